@@ -51,15 +51,15 @@ enum State {
     Silent,
     /// A few bytes of a frame's head.
     InHead,
-    /// Said hello as a stock client, or a stock worker with credit, of one of the generations.
-    Stock(Generation, Kind),
+    /// Said hello as a classic client, or a classic worker with credit, of one of the generations.
+    Classic(Generation, Kind),
     /// Said hello as a heft client, and was welcomed.
     Client,
     /// Said hello as a heft worker with credit, and was welcomed.
     Worker,
     /// In the body of a frame that is gathered.
     InBody,
-    /// In a large frame of a stock client.
+    /// In a large frame of a classic client.
     InBulk,
     /// A blob is open, and nothing of it sent.
     Opened,
@@ -76,12 +76,12 @@ enum State {
 const STATES: [State; 17] = [
     State::Silent,
     State::InHead,
-    State::Stock(Generation::F0, Kind::HelloClient),
-    State::Stock(Generation::F0, Kind::HelloWorker),
-    State::Stock(Generation::F1, Kind::HelloClient),
-    State::Stock(Generation::F1, Kind::HelloWorker),
-    State::Stock(Generation::F2, Kind::HelloClient),
-    State::Stock(Generation::F2, Kind::HelloWorker),
+    State::Classic(Generation::F0, Kind::HelloClient),
+    State::Classic(Generation::F0, Kind::HelloWorker),
+    State::Classic(Generation::F1, Kind::HelloClient),
+    State::Classic(Generation::F1, Kind::HelloWorker),
+    State::Classic(Generation::F2, Kind::HelloClient),
+    State::Classic(Generation::F2, Kind::HelloWorker),
     State::Client,
     State::Worker,
     State::InBody,
@@ -167,8 +167,8 @@ fn enter(state: State, leader: &Leader, number: u32) -> Vec<TcpStream> {
             let hello = frame(Generation::F2, Kind::HelloClient, "client", b"{}");
             vec![send(leader, &hello[..1 + number as usize % 40])]
         }
-        State::Stock(generation, kind) => {
-            let subject = if kind == Kind::HelloWorker { "job.assign.stock" } else { "stock" };
+        State::Classic(generation, kind) => {
+            let subject = if kind == Kind::HelloWorker { "job.assign.classic" } else { "stock" };
             let hello = frame(generation, kind, subject, b"");
             let credit = frame(generation, Kind::Credit, "", &1_i32.to_le_bytes());
             vec![send(leader, &if kind == Kind::HelloWorker { [hello, credit].concat() } else { hello })]

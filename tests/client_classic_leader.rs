@@ -15,13 +15,13 @@ mod procs;
 
 use std::thread;
 
-use procs::{TempDir, heft, stock_leader, stock_worker};
+use procs::{TempDir, heft, classic_leader, classic_worker};
 
 const JOB: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
 #[test]
 fn what_a_classic_leader_would_do_otherwise_is_refused_and_not_sent() {
-    let (mut leader, port) = stock_leader();
+    let (mut leader, port) = classic_leader();
     let files = TempDir::new();
     let file = files.join("a.bin");
     std::fs::write(&file, "bytes").unwrap();
@@ -61,8 +61,8 @@ fn what_a_classic_leader_would_do_otherwise_is_refused_and_not_sent() {
 
 #[test]
 fn what_a_classic_leader_ignores_is_said_and_the_job_runs() {
-    let (_leader, port) = stock_leader();
-    let _worker = stock_worker(port, &["job.assign.*"]);
+    let (_leader, port) = classic_leader();
+    let _worker = classic_worker(port, &["job.assign.*"]);
     let address = format!("127.0.0.1:{port}");
     let words = ["submit", &address, "echo", "--priority", "3", "--time-limit", "20s", "--timeout", "30s"];
     let (code, out, err) = heft(&[&words[..], &["--", "hello"]].concat());
@@ -76,7 +76,7 @@ fn what_a_classic_leader_ignores_is_said_and_the_job_runs() {
 
 #[test]
 fn those_that_only_ask_say_what_the_leader_looks_like() {
-    let (_leader, port) = stock_leader();
+    let (_leader, port) = classic_leader();
     let address = format!("127.0.0.1:{port}");
     let questions: [Vec<&str>; 8] = [
         vec!["status", &address],

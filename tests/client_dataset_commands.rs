@@ -23,14 +23,14 @@ use chunking::message::{AnswerStatus, Features, Lacking, Reason, Refused, Spread
 use command::{end, heft, until_closed, with};
 use heft::model::CachePutResult;
 use leader::{FEATURES, FakeLeader, Peer, ok};
-use library::{Library, set, taking, worker};
+use library::{PackIndex, dataset, taking, worker};
 use serde_json::{Value, json};
 
-const SET: &str = "set-1";
+const DATASET: &str = "set-1";
 
 /// Takes all of a put that lacks everything.
-async fn take_all(leader: &FakeLeader) -> Library {
-    let mut library = Library::begin(taking(leader).await).await;
+async fn take_all(leader: &FakeLeader) -> PackIndex {
+    let mut library = PackIndex::begin(taking(leader).await).await;
     library.lack(Lacking::Manifest, 0, &[]).await;
     library.take_manifest().await;
     while library.lack_pieces(1024).await {
@@ -42,24 +42,24 @@ async fn take_all(leader: &FakeLeader) -> Library {
 #[tokio::test]
 async fn a_put_ends_with_a_line_for_each_worker_and_one_for_all() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa"), ("sub/b.bin", b"bb")]);
+    let dir = dataset(&[("a.bin", b"aaa"), ("sub/b.bin", b"bb")]);
     let path = dir.path().to_str().unwrap();
     let script = async {
         let mut library = take_all(&leader).await;
         library.spread(SpreadStage::Stored, [2, 0, 0, 0, 2], 0).await;
-        library.ack(worker(1, Some("host-1"), CachePutResult::stored(SET, 2, 0))).await;
-        library.ack(worker(2, None, CachePutResult::stored(SET, 0, 2))).await;
+        library.ack(worker(1, Some("host-1"), CachePutResult::stored(DATASET, 2, 0))).await;
+        library.ack(worker(2, None, CachePutResult::stored(DATASET, 0, 2))).await;
         library.spread(SpreadStage::Over, [2, 1, 1, 0, 0], 10).await;
         (library.put.digest, library.received)
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--progress", "none"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none"];
     let (ended, (digest, received)) = with(&args, script).await;
     let expected = format!(
         "\
 WORKER                                NAME    STATUS   MESSAGE
 00000000-0000-0000-0000-000000000001  host-1  OK       added=2
 00000000-0000-0000-0000-000000000002  -       SKIPPED  already-present=2
-set-1: 2 files, 5 B, {digest}: 2 workers: 1 ok, 1 skipped, 0 failed, 0 missing; {received} B from here, 10 B moved
+dataset-1: 2 files, 5 B, {digest}: 2 workers: 1 ok, 1 skipped, 0 failed, 0 missing; {received} B from here, 10 B moved
 "
     );
     assert_eq!((ended.code, ended.out, ended.err), (0, expected, String::new()));
@@ -68,16 +68,16 @@ set-1: 2 files, 5 B, {digest}: 2 workers: 1 ok, 1 skipped, 0 failed, 0 missing; 
 #[tokio::test]
 async fn a_put_as_json_has_all_of_it_and_fails_if_a_worker_does() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa")]);
+    let dir = dataset(&[("a.bin", b"aaa")]);
     let path = dir.path().to_str().unwrap();
     let script = async {
         let mut library = take_all(&leader).await;
         library.spread(SpreadStage::Stored, [2, 0, 0, 0, 2], 0).await;
-        library.ack(worker(1, Some("big one"), CachePutResult::stored(SET, 1, 0))).await;
-        library.ack(worker(2, None, CachePutResult::failed(SET, "no room: needs 3 B"))).await;
+        library.ack(worker(1, Some("big one"), CachePutResult::stored(DATASET, 1, 0))).await;
+        library.ack(worker(2, None, CachePutResult::failed(DATASET, "no room: needs 3 B"))).await;
         library.spread(SpreadStage::Over, [2, 1, 0, 1, 0], 3).await;
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--output", "json", "--progress", "none"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--output", "json", "--progress", "none"];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1, "a worker FAILED: {}", ended.err);
     assert!(ended.err.contains("1 of 2 workers have set-1, and --wait all asks for more"), "{}", ended.err);
@@ -99,24 +99,24 @@ async fn a_put_as_json_has_all_of_it_and_fails_if_a_worker_does() {
 #[tokio::test]
 async fn other_content_is_refused_with_both_digests_and_the_way_out() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa")]);
+    let dir = dataset(&[("a.bin", b"aaa")]);
     let path = dir.path().to_str().unwrap();
     let text = "set-1 has the content sha256:aa, and sha256:bb was put";
     let hop = "leader".to_owned().try_into().unwrap();
     let refused = Refused { reason: Reason::CONFLICT, value: 0, limit: 0, hop, text: text.into() };
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.say(&refused).await;
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--progress", "none"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none"];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 3);
     assert!(ended.err.contains(text) && ended.err.contains("give --replace"), "{}", ended.err);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.say(&refused).await;
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--progress", "none", "--output", "json"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none", "--output", "json"];
     let (ended, ()) = with(&args, script).await;
     let shown = ended.json();
     assert_eq!((&shown["status"], &shown["reason"]), (&json!("REFUSED"), &json!("conflict")));
@@ -125,7 +125,7 @@ async fn other_content_is_refused_with_both_digests_and_the_way_out() {
 
 #[tokio::test]
 async fn bad_input_ends_with_2_before_anybody_is_asked() {
-    let dir = set(&[("a", b"1"), ("sub/A", b"2"), ("case/x", b"3"), ("case/X", b"4")]);
+    let dir = dataset(&[("a", b"1"), ("sub/A", b"2"), ("case/x", b"3"), ("case/X", b"4")]);
     std::os::unix::fs::symlink("/etc/passwd", dir.path().join("sub/link")).unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     std::fs::create_dir(dir.path().join("empty")).unwrap();
@@ -136,21 +136,21 @@ async fn bad_input_ends_with_2_before_anybody_is_asked() {
         ("a/b", at("a"), "invalid cache id"),
         ("dots...", at("a"), "invalid cache id"),
         (long.as_str(), at("a"), "it has 300 bytes; at most 255"),
-        (SET, at("none"), "cannot read"),
-        (SET, at("empty"), "there is no file in"),
-        (SET, at("sub"), "sub/link is a link that leads to /etc/passwd"),
-        (SET, at("case"), "\"X\" and \"x\" in the set"),
+        (DATASET, at("none"), "cannot read"),
+        (DATASET, at("empty"), "there is no file in"),
+        (DATASET, at("sub"), "sub/link is a link that leads to /etc/passwd"),
+        (DATASET, at("case"), "\"X\" and \"x\" in the dataset"),
     ] {
         let ended = end(heft(&["dataset", "127.0.0.1:1", "put", id, &path, "--progress", "none"])).await;
         assert_eq!(ended.code, 2, "{id} {path}: {}", ended.err);
         assert!(ended.err.contains(text), "{}", ended.err);
     }
-    let ended = end(heft(&["dataset", "127.0.0.1:1", "put", SET])).await;
+    let ended = end(heft(&["dataset", "127.0.0.1:1", "put", DATASET])).await;
     assert_eq!(ended.code, 2, "no path: {}", ended.err);
-    let ended = end(heft(&["dataset", "127.0.0.1:1", "put", SET, &at("a"), "--wait", "1.5"])).await;
+    let ended = end(heft(&["dataset", "127.0.0.1:1", "put", DATASET, &at("a"), "--wait", "1.5"])).await;
     assert!(ended.code == 2 && ended.err.contains("a share from 0.0 to 1.0"), "{}", ended.err);
     let args =
-        ["dataset", "127.0.0.1:1", "put", SET, &at("a"), "--connect-wait", "100ms", "--progress", "none"];
+        ["dataset", "127.0.0.1:1", "put", DATASET, &at("a"), "--connect-wait", "100ms", "--progress", "none"];
     let ended = end(heft(&args)).await;
     assert!(ended.code == 3 && ended.err.contains("cannot reach 127.0.0.1:1"), "{}", ended.err);
 }
@@ -158,17 +158,17 @@ async fn bad_input_ends_with_2_before_anybody_is_asked() {
 #[tokio::test]
 async fn time_that_runs_out_ends_with_4_and_what_is_known() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa")]);
+    let dir = dataset(&[("a.bin", b"aaa")]);
     let path = dir.path().to_str().unwrap();
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Nothing, 0, &[]).await;
         library.spread(SpreadStage::Stored, [2, 0, 0, 0, 2], 0).await;
-        library.ack(worker(1, None, CachePutResult::stored(SET, 0, 1))).await;
+        library.ack(worker(1, None, CachePutResult::stored(DATASET, 0, 1))).await;
         tokio::time::sleep(Duration::from_millis(library.put.deadline_ms + 20)).await;
         library.spread(SpreadStage::Over, [2, 0, 1, 0, 1], 0).await;
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--progress", "none", "--timeout", "400ms"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none", "--timeout", "400ms"];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 4, "{}", ended.err);
     assert!(ended.out.contains("already-present=1") && ended.out.contains("1 missing"), "{}", ended.out);
@@ -176,20 +176,20 @@ async fn time_that_runs_out_ends_with_4_and_what_is_known() {
 }
 
 /// Two connections of one command, in any order: the one that puts, and the one that asks.
-async fn two(leader: &FakeLeader) -> (Library, Peer, leader::Seen) {
+async fn two(leader: &FakeLeader) -> (PackIndex, Peer, leader::Seen) {
     let (mut first, mut second) = (taking(leader).await, taking(leader).await);
     let (one, two) = (first.next().await, second.next().await);
     match (one.kind(), two.kind()) {
-        (Kind::Put, Kind::Ask) => (Library::heard(first, &one), second, two),
-        (Kind::Ask, Kind::Put) => (Library::heard(second, &two), first, one),
+        (Kind::Put, Kind::Ask) => (PackIndex::heard(first, &one), second, two),
+        (Kind::Ask, Kind::Put) => (PackIndex::heard(second, &two), first, one),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_set_is_kept() {
+async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_dataset_is_kept() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa")]);
+    let dir = dataset(&[("a.bin", b"aaa")]);
     let path = dir.path().to_str().unwrap();
     for (wait, code) in [("all", 0), ("0.5", 0), ("1", 1)] {
         let script = async {
@@ -201,7 +201,7 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_set_is_kept() {
             library.spread(SpreadStage::Stored, [0; 5], 0).await;
             until_closed(library.peer).await;
         };
-        let args = ["dataset", &leader.address, "put", SET, path, "--target", "groupB", "--wait", wait];
+        let args = ["dataset", &leader.address, "put", DATASET, path, "--target", "groupB", "--wait", wait];
         let (ended, ()) = with(&args, script).await;
         assert_eq!(ended.code, code, "--wait {wait}: {}", ended.err);
         for text in [
@@ -218,7 +218,7 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_set_is_kept() {
 #[tokio::test]
 async fn progress_as_json_has_an_object_for_each_event_and_each_worker() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a.bin", b"aaa")]);
+    let dir = dataset(&[("a.bin", b"aaa")]);
     let path = dir.path().to_str().unwrap();
     let script = async {
         let (mut library, mut asking, ask) = two(&leader).await;
@@ -227,17 +227,17 @@ async fn progress_as_json_has_an_object_for_each_event_and_each_worker() {
             .await;
         library.lack(Lacking::Nothing, 0, &[]).await;
         let ask = asking.next().await;
-        assert_eq!((ask.subject.as_str(), ask.question()), ("dataset.status", json!({"cache_id": SET})));
+        assert_eq!((ask.subject.as_str(), ask.question()), ("dataset.status", json!({"cache_id": DATASET})));
         let worker_state =
             json!({"id": "w-1", "name": "host", "state": "coming", "done": 1, "total": 3, "text": ""});
         asking.answer(&ask, AnswerStatus::Whole, &json!({"workers": [worker_state]})).await;
         // The next question says that the answer was read.
         asking.next().await;
         library.spread(SpreadStage::Stored, [1, 0, 0, 0, 1], 0).await;
-        library.ack(worker(1, None, CachePutResult::stored(SET, 1, 0))).await;
+        library.ack(worker(1, None, CachePutResult::stored(DATASET, 1, 0))).await;
         library.spread(SpreadStage::Over, [1, 1, 0, 0, 0], 3).await;
     };
-    let args = ["dataset", &leader.address, "put", SET, path, "--progress", "json", "--target", "groupC"];
+    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "json", "--target", "groupC"];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 0, "{}", ended.err);
     let events: Vec<Value> = ended.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -268,38 +268,38 @@ async fn answer(leader: &FakeLeader, status: AnswerStatus, answer: Value) -> (St
 }
 
 #[tokio::test]
-async fn sets_are_listed_shown_removed_checked_and_pushed() {
+async fn datasets_are_listed_shown_removed_checked_and_pushed() {
     let leader = FakeLeader::start().await;
-    let list = json!({"sets": [{"cache_id": SET, "files": 2, "bytes": 5, "target": "none"}], "puts": []});
+    let list = json!({"sets": [{"cache_id": DATASET, "files": 2, "bytes": 5, "target": "none"}], "puts": []});
     let status =
-        json!({"cache_id": SET, "files": 1, "bytes": 5, "workers": [], "names": [{"name": "a", "size": 5}]});
+        json!({"cache_id": DATASET, "files": 1, "bytes": 5, "workers": [], "names": [{"name": "a", "size": 5}]});
     let bad = json!({"packs_good": 1, "packs_bad": ["pack x: chunk 0"], "workers": []});
     let good = json!({"packs_good": 1, "packs_bad": [], "workers": []});
-    let set_question = json!({"cache_id": SET});
-    let push_question = json!({"cache_id": SET, "target": "a.>"});
+    let dataset_question = json!({"cache_id": DATASET});
+    let push_question = json!({"cache_id": DATASET, "target": "a.>"});
     for (args, verb, question, reply, code, text) in [
         (vec!["ls"], "dataset.ls", json!({}), list, 0, "set-1"),
-        (vec!["status", SET], "dataset.status", set_question.clone(), status, 0, "FILE"),
+        (vec!["status", DATASET], "dataset.status", dataset_question.clone(), status, 0, "FILE"),
         (
-            vec!["rm", SET],
+            vec!["rm", DATASET],
             "dataset.rm",
-            set_question.clone(),
+            dataset_question.clone(),
             json!({"removed": true, "bytes": 5}),
             0,
             "set-1 removed, 5 B",
         ),
-        (vec!["verify", SET], "dataset.verify", set_question.clone(), bad, 1, "leader: pack x: chunk 0"),
-        (vec!["verify", SET], "dataset.verify", set_question.clone(), good, 0, "0 are not"),
+        (vec!["verify", DATASET], "dataset.verify", dataset_question.clone(), bad, 1, "leader: pack x: chunk 0"),
+        (vec!["verify", DATASET], "dataset.verify", dataset_question.clone(), good, 0, "0 are not"),
         (
-            vec!["push", SET],
+            vec!["push", DATASET],
             "dataset.push",
-            set_question.clone(),
+            dataset_question.clone(),
             json!({"targets": 3}),
             0,
             "3 workers are to hold",
         ),
         (
-            vec!["push", SET, "--target", "a.>"],
+            vec!["push", DATASET, "--target", "a.>"],
             "dataset.push",
             push_question,
             json!({"targets": 0}),
@@ -317,7 +317,7 @@ async fn sets_are_listed_shown_removed_checked_and_pushed() {
         assert_eq!((ended.json(), ended.code), (reply, code));
     }
     let unknown = json!({"error": "there is no dataset set-1"});
-    let line = ["dataset", &leader.address, "rm", SET];
+    let line = ["dataset", &leader.address, "rm", DATASET];
     let (ended, _) = with(&line, answer(&leader, AnswerStatus::Error, unknown)).await;
     assert!(ended.code == 1 && ended.err.contains("there is no dataset set-1"), "{}", ended.err);
 }
@@ -339,7 +339,7 @@ async fn explain_shows_the_leaders_reasons() {
 }
 
 #[tokio::test]
-async fn ca08_a_job_names_files_of_sets_or_all_of_one() {
+async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
     let leader = FakeLeader::start().await;
     let script = async {
         let mut peer = leader.accept().await;
@@ -366,7 +366,7 @@ async fn ca08_a_job_names_files_of_sets_or_all_of_one() {
     let (ended, files) = with(&line, script).await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "done"), "{}", ended.err);
     let named: Vec<(&str, Option<&str>, &str)> =
-        files.iter().map(|file| (file.name.as_str(), file.cache_id.as_deref(), file.name_in_set())).collect();
+        files.iter().map(|file| (file.name.as_str(), file.cache_id.as_deref(), file.name_in_dataset())).collect();
     assert_eq!(
         named,
         [

@@ -26,7 +26,7 @@ use heft::client::dataset::{DatasetSpec, PutError, PutEvent, PutReport, Wait, pu
 use heft::model::{CachePutResult, CacheStatus};
 use heft::transfer::Compression;
 use leader::{FEATURES, FakeLeader, PATIENCE, options};
-use library::{Library, set, taking, worker};
+use library::{PackIndex, dataset, taking, worker};
 use tokio::time::timeout;
 use transfers::{MIB, noise};
 
@@ -43,12 +43,12 @@ async fn putting(leader: &FakeLeader, spec: DatasetSpec) -> (Result<PutReport, P
 }
 
 #[tokio::test]
-async fn c18_a_set_is_sent_once_in_packs_and_every_worker_is_heard() {
+async fn c18_a_dataset_is_sent_once_in_packs_and_every_worker_is_heard() {
     let leader = FakeLeader::start().await;
     let large = noise(20 * MIB);
-    let dir = set(&[("large.bin", &large), ("cfg/a.cfg", b"x=1"), ("cfg/same.cfg", b"x=1"), ("empty", b"")]);
+    let dir = dataset(&[("large.bin", &large), ("cfg/a.cfg", b"x=1"), ("cfg/same.cfg", b"x=1"), ("empty", b"")]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         let put = &library.put;
         assert_eq!((put.cache_id.as_str(), put.target.as_str(), put.files), ("set-1", "job.assign.>", 4));
         assert_eq!((put.bytes, put.flags), (20 * MIB as u64 + 6, PutFlags::default()));
@@ -101,9 +101,9 @@ async fn c18_a_set_is_sent_once_in_packs_and_every_worker_is_heard() {
 #[tokio::test]
 async fn the_same_content_again_moves_no_payload_and_a_known_manifest_is_not_sent() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", &noise(3 * MIB)), ("b", b"b")]);
+    let dir = dataset(&[("a", &noise(3 * MIB)), ("b", b"b")]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         assert!(library.put.flags.has(PutFlags::REPLACE) && library.put.deadline_ms == 0);
         library.lack(Lacking::Nothing, 0, &[]).await;
         library.spread(SpreadStage::Stored, [1, 0, 0, 0, 1], 0).await;
@@ -118,7 +118,7 @@ async fn the_same_content_again_moves_no_payload_and_a_known_manifest_is_not_sen
 
     // The leader has the manifest from before, and one piece lacks.
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Pieces, 1, &[(1, 1)]).await;
         assert_eq!(library.take_pack().await.len(), 1);
         library.lack(Lacking::Nothing, 0, &[]).await;
@@ -134,9 +134,9 @@ async fn the_same_content_again_moves_no_payload_and_a_known_manifest_is_not_sen
 #[tokio::test]
 async fn after_a_cut_the_same_request_goes_on_with_what_lacks() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", &noise(20 * MIB))]);
+    let dir = dataset(&[("a", &noise(20 * MIB))]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         let (request, first) = (library.request, library.put.clone());
         library.lack(Lacking::Manifest, 0, &[]).await;
         let seen = library.next_of(Kind::Open).await;
@@ -212,10 +212,10 @@ fn refused(reason: Reason, text: &str) -> Refused {
 #[tokio::test]
 async fn what_the_leader_refuses_ends_the_put_with_its_words() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", b"a")]);
+    let dir = dataset(&[("a", b"a")]);
     let text = "set-1 has the content sha256:aa, and sha256:bb was put";
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.say(&refused(Reason::BUSY, "too many puts")).await;
         // It is asked again a little later.
         library.hear_put().await;
@@ -231,7 +231,7 @@ async fn what_the_leader_refuses_ends_the_put_with_its_words() {
 
     // A pack, too.
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Manifest, 0, &[]).await;
         library.take_manifest().await;
         library.lack_pieces(1).await;
@@ -241,15 +241,15 @@ async fn what_the_leader_refuses_ends_the_put_with_its_words() {
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, spec(dir.path())), script);
     let error = ended.unwrap_err();
-    assert!(error.to_string().contains("a pack of the set set-1 (disk-full): the disk is full"), "{error}");
+    assert!(error.to_string().contains("a pack of the dataset set-1 (disk-full): the disk is full"), "{error}");
 }
 
 #[tokio::test]
 async fn a_leader_that_does_not_know_a_pack_is_asked_again() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", b"a")]);
+    let dir = dataset(&[("a", b"a")]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Manifest, 0, &[]).await;
         library.take_manifest().await;
         library.lack_pieces(1).await;
@@ -268,10 +268,10 @@ async fn a_leader_that_does_not_know_a_pack_is_asked_again() {
 #[tokio::test]
 async fn a_file_that_changes_before_it_is_sent_ends_the_put_with_its_name() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("big", &noise(9 * MIB)), ("small", b"s")]);
+    let dir = dataset(&[("big", &noise(9 * MIB)), ("small", b"s")]);
     let big = dir.path().join("big");
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Manifest, 0, &[]).await;
         library.take_manifest().await;
         let modified = std::fs::metadata(&big).unwrap().modified().unwrap();
@@ -301,7 +301,7 @@ async fn a_file_that_changes_before_it_is_sent_ends_the_put_with_its_name() {
 #[tokio::test]
 async fn what_is_waited_for_is_all_some_or_a_share_of_the_targets() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", b"a")]);
+    let dir = dataset(&[("a", b"a")]);
     let ok = |number| worker(number, None, CachePutResult::stored("set-1", 1, 0));
     // (what to wait for, targets, workers that have it, Over is said, enough)
     for (wait, targets, have, over, enough) in [
@@ -315,7 +315,7 @@ async fn what_is_waited_for_is_all_some_or_a_share_of_the_targets() {
         (Wait::Ratio(1.0), 2, 1, true, false),
     ] {
         let script = async {
-            let mut library = Library::begin(taking(&leader).await).await;
+            let mut library = PackIndex::begin(taking(&leader).await).await;
             library.lack(Lacking::Nothing, 0, &[]).await;
             library.spread(SpreadStage::Stored, [targets, 0, 0, 0, targets], 0).await;
             for number in 0..have {
@@ -337,10 +337,10 @@ async fn what_is_waited_for_is_all_some_or_a_share_of_the_targets() {
 #[tokio::test]
 async fn time_that_runs_out_says_how_far_it_was() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", b"a")]);
+    let dir = dataset(&[("a", b"a")]);
     let short = || spec(dir.path()).timeout(Duration::from_millis(300));
     let silent = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         while library.peer.poll().await.is_some() {}
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, short()), silent);
@@ -349,7 +349,7 @@ async fn time_that_runs_out_says_how_far_it_was() {
     assert!(error.to_string().contains("set-1 was not put within 300ms: the leader has not said"), "{error}");
     // The leader's own deadline: its last word is waited for.
     let late = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         assert!(library.put.deadline_ms <= 300);
         library.lack(Lacking::Nothing, 0, &[]).await;
         library.spread(SpreadStage::Stored, [2, 0, 0, 0, 2], 0).await;
@@ -365,8 +365,8 @@ async fn time_that_runs_out_says_how_far_it_was() {
 }
 
 #[tokio::test]
-async fn leaders_that_take_no_sets_or_cannot_be_reached_are_told_apart() {
-    let dir = set(&[("a", b"a")]);
+async fn leaders_that_take_no_datasets_or_cannot_be_reached_are_told_apart() {
+    let dir = dataset(&[("a", b"a")]);
     let leader = FakeLeader::start().await;
     let older = async {
         let mut peer = leader.accept().await;
@@ -398,9 +398,9 @@ async fn leaders_that_take_no_sets_or_cannot_be_reached_are_told_apart() {
 async fn chunks_are_compressed_where_it_was_asked_for() {
     let leader = FakeLeader::start().await;
     let text = b"row;value;another value\n".repeat(200_000);
-    let dir = set(&[("table.csv", &text)]);
+    let dir = dataset(&[("table.csv", &text)]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         library.lack(Lacking::Manifest, 0, &[]).await;
         library.take_manifest().await;
         while library.lack_pieces(1024).await {
@@ -429,15 +429,15 @@ fn ca01_cache_ids_that_are_no_names_are_refused() {
 }
 
 #[tokio::test]
-async fn places_that_the_set_does_not_have_are_an_error_and_not_a_wait() {
+async fn places_that_the_dataset_does_not_have_are_an_error_and_not_a_wait() {
     let leader = FakeLeader::start().await;
-    let dir = set(&[("a", b"a")]);
+    let dir = dataset(&[("a", b"a")]);
     let script = async {
-        let mut library = Library::begin(taking(&leader).await).await;
+        let mut library = PackIndex::begin(taking(&leader).await).await;
         let pieces = vec![ChunkRange { first: 7, count: 2 }].try_into().unwrap();
         library.say(&Lack { what: Lacking::Pieces, bytes: 5, pieces }).await;
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, spec(dir.path())), script);
     let error = ended.unwrap_err().to_string();
-    assert!(error.contains("it lacks 2 pieces that the set does not have"), "{error}");
+    assert!(error.contains("it lacks 2 pieces that the dataset does not have"), "{error}");
 }

@@ -199,7 +199,7 @@ async fn a_job_rides_out_a_leader_that_goes_away_and_keeps_its_id() {
 }
 
 #[tokio::test]
-async fn dd04_a_stock_leader_gets_the_same_id_again_and_the_job_is_told_that_its_result_may_be_lost() {
+async fn dd04_a_classic_leader_gets_the_same_id_again_and_the_job_is_told_that_its_result_may_be_lost() {
     let leader = FakeLeader::start().await;
     let options = classic();
     let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());

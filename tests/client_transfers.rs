@@ -234,7 +234,7 @@ async fn a_refused_input_ends_its_job_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_stock_leader_gets_no_large_job_and_a_slow_one_gets_it_with_its_welcome() {
+async fn a_classic_leader_gets_no_large_job_and_a_slow_one_gets_it_with_its_welcome() {
     let leader = FakeLeader::start().await;
     let (welcome_wait, connect_wait) = (Duration::from_millis(10), Some(Duration::from_secs(2)));
     let options = Options { welcome_wait, connect_wait, ..options() };

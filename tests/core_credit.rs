@@ -156,7 +156,7 @@ fn cr08_nothing_but_an_assignment_takes_credit() {
 }
 
 #[test]
-fn cr09_c17_a_stock_worker_that_leaks_a_credit_gets_it_back_after_a_while_without_work() {
+fn cr09_c17_a_classic_worker_that_leaks_a_credit_gets_it_back_after_a_while_without_work() {
     let mut rig = with_jobs(3);
     rig.stock("s1", "calcA", 1);
     rig.skip();
@@ -194,7 +194,7 @@ fn cr09_a_credit_counts_as_leaked_only_that_long_after_the_last_ack() {
 }
 
 #[test]
-fn cr09_a_stock_worker_that_leaked_all_its_credits_gets_them_all_back() {
+fn cr09_a_classic_worker_that_leaked_all_its_credits_gets_them_all_back() {
     let mut rig = with_jobs(6);
     rig.stock("s1", "calcA", 3);
     rig.skip();

@@ -29,30 +29,30 @@ fn cache(name: &str) -> CacheId {
     CacheId::parse(name).unwrap()
 }
 
-fn dataset(name: &str, generation: u128) -> Dataset {
+fn dataset(name: &str, version: u128) -> Dataset {
     Dataset {
         cache: cache(name),
-        generation: Uuid::from_u128(generation),
-        digest: [u8::try_from(generation).unwrap(); 32],
+        version: Uuid::from_u128(version),
+        digest: [u8::try_from(version).unwrap(); 32],
         bytes: BYTES,
         files: 2,
         target: "none".into(),
-        packs: vec![Uuid::from_u128(generation + 1000)],
+        packs: vec![Uuid::from_u128(version + 1000)],
         at: Micros(1),
     }
 }
 
-fn naming(number: u32, sets: &[&str]) -> Submission {
-    Submission { datasets: sets.iter().map(|set| cache(set)).collect(), ..job(number) }
+fn naming(number: u32, datasets: &[&str]) -> Submission {
+    Submission { datasets: datasets.iter().map(|dataset| cache(dataset)).collect(), ..job(number) }
 }
 
-/// A broker in which `alice` may have any number of jobs, with these sets: the first is generation 1.
-fn with_sets(sets: &[&str]) -> Rig {
+/// A broker in which `alice` may have any number of jobs, with these datasets: the first is version 1.
+fn with_datasets(datasets: &[&str]) -> Rig {
     let mut rig = Rig::with(Config { cap_default: 1000, ..Config::default() });
     rig.client("alice");
-    for (number, set) in sets.iter().enumerate() {
+    for (number, name) in datasets.iter().enumerate() {
         rig.skip();
-        put(&mut rig, dataset(set, number as u128 + 1));
+        put(&mut rig, dataset(name, number as u128 + 1));
     }
     rig.skip();
     rig
@@ -62,21 +62,21 @@ fn put(rig: &mut Rig, dataset: Dataset) {
     rig.tell(Event::PutDataset { dataset: Arc::new(dataset) });
 }
 
-fn holds(rig: &mut Rig, worker: &str, set: &str, missing: u64) {
-    let digest = rig.broker.state().dataset(&cache(set)).map_or([0; 32], |dataset| dataset.digest);
-    rig.tell(Event::Holding { worker: worker_id(worker), cache: cache(set), digest, missing });
+fn holds(rig: &mut Rig, worker: &str, dataset: &str, missing: u64) {
+    let digest = rig.broker.state().dataset(&cache(dataset)).map_or([0; 32], |dataset| dataset.digest);
+    rig.tell(Event::Holding { worker: worker_id(worker), cache: cache(dataset), digest, missing });
 }
 
-fn holds_not(rig: &mut Rig, worker: &str, set: &str) {
-    rig.tell(Event::NotHolding { worker: worker_id(worker), cache: cache(set) });
+fn holds_not(rig: &mut Rig, worker: &str, dataset: &str) {
+    rig.tell(Event::NotHolding { worker: worker_id(worker), cache: cache(dataset) });
 }
 
 /// A worker that holds this and is busy with this job, so that the next one for its data has to wait.
-fn busy_holder(rig: &mut Rig, worker: &str, set: &str, number: u32) {
+fn busy_holder(rig: &mut Rig, worker: &str, dataset: &str, number: u32) {
     rig.worker(worker, "calcA", 1);
     rig.skip();
-    holds(rig, worker, set, 0);
-    rig.submit(naming(number, &[set]));
+    holds(rig, worker, dataset, 0);
+    rig.submit(naming(number, &[dataset]));
     rig.skip_to(&format!("{worker}: assign j{number}#1"));
 }
 
@@ -103,7 +103,7 @@ fn a_dataset_takes_the_place_of_what_was_under_its_id_and_says_what_that_was() {
         rig.broker
             .state()
             .datasets()
-            .map(|set| format!("{} g{}", set.cache, set.generation.as_u128()))
+            .map(|dataset| format!("{} g{}", dataset.cache, dataset.version.as_u128()))
             .collect()
     };
     assert_eq!(of(&rig), ["a g3", "b g2"], "in the order of their ids");
@@ -138,16 +138,16 @@ fn removing_takes_what_is_there_once_all_that_is_proposed_counts() {
 }
 
 #[test]
-fn a_late_removal_of_an_earlier_generation_changes_nothing() {
+fn a_late_removal_of_an_earlier_version_changes_nothing() {
     let mut state = State::default();
     state.apply(&Record::Dataset { dataset: dataset("a", 2).into() });
     let before = state.clone();
-    state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(1) });
+    state.apply(&Record::DatasetGone { cache: cache("a"), version: Uuid::from_u128(1) });
     assert_eq!(state, before);
-    let sets = state.datasets().cloned().collect::<Vec<_>>();
-    assert_eq!(State::restore([], [], sets.into_iter().map(|set| (set, None)), [], 0), before);
-    // One in time is kept in mind until there is another set.
-    state.apply(&Record::DatasetGone { cache: cache("a"), generation: Uuid::from_u128(2) });
+    let datasets = state.datasets().cloned().collect::<Vec<_>>();
+    assert_eq!(State::restore([], [], datasets.into_iter().map(|dataset| (dataset, None)), [], 0), before);
+    // One in time is kept in mind until there is another dataset.
+    state.apply(&Record::DatasetGone { cache: cache("a"), version: Uuid::from_u128(2) });
     assert!(state.is_dataset_removed(&cache("a")) && state.dataset(&cache("a")).is_none());
     assert_eq!(State::restore([], [], [], [cache("a")], 0), state);
     state.apply(&Record::Dataset { dataset: dataset("a", 2).into() });
@@ -158,17 +158,17 @@ fn a_late_removal_of_an_earlier_generation_changes_nothing() {
 
 #[test]
 fn c14_a_job_goes_to_the_worker_that_must_move_the_fewest_bytes() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     rig.worker("w1", "calcA", 5);
     rig.worker("w2", "calcA", 5);
     rig.worker("w3", "calcA", 5);
     holds(&mut rig, "w1", "a", 0);
     holds(&mut rig, "w2", "a", 0);
     holds(&mut rig, "w2", "b", 500);
-    for (number, sets, worker) in
+    for (number, datasets, worker) in
         [(1, &["a", "b"][..], "w2"), (2, &["b"], "w2"), (3, &["a"], "w1"), (4, &[], "w3")]
     {
-        rig.submit(naming(number, sets));
+        rig.submit(naming(number, datasets));
         rig.skip_to(&format!("{worker}: assign j{number}#1"));
     }
     let verdicts = verdicts(&explained(&rig, 1)).into_iter().map(|(_, verdict)| verdict).collect::<Vec<_>>();
@@ -177,7 +177,7 @@ fn c14_a_job_goes_to_the_worker_that_must_move_the_fewest_bytes() {
 
 #[test]
 fn c14_another_content_under_the_same_id_is_not_the_dataset() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     rig.worker("w1", "calcA", 5);
     rig.worker("w2", "calcA", 5);
     holds(&mut rig, "w2", "a", 0);
@@ -186,13 +186,13 @@ fn c14_another_content_under_the_same_id_is_not_the_dataset() {
     rig.submit(naming(1, &["a"]));
     rig.skip_to("w1: assign j1#1");
     let explanation = explained(&rig, 1);
-    assert_eq!(explanation.workers[1].sets, [(cache("a"), At::Missing)]);
-    assert_eq!(explanation.workers[0].sets, [(cache("a"), At::Expected)]);
+    assert_eq!(explanation.workers[1].holds, [(cache("a"), At::Missing)]);
+    assert_eq!(explanation.workers[0].holds, [(cache("a"), At::Expected)]);
 }
 
 #[test]
 fn c14_unknown_datasets_count_for_nobody_and_a_named_policy_does_not_look_at_data() {
-    let mut rig = with_sets(&[]);
+    let mut rig = with_datasets(&[]);
     rig.stock("s1", "calcA", 1);
     rig.submit(naming(1, &["unknown"]));
     rig.skip_to("s1: assign j1#1");
@@ -208,15 +208,15 @@ fn c14_unknown_datasets_count_for_nobody_and_a_named_policy_does_not_look_at_dat
 }
 
 #[test]
-fn c14_jobs_of_a_set_that_nobody_has_follow_each_other_to_one_worker_while_it_has_room() {
-    let mut rig = with_sets(&["a"]);
+fn c14_jobs_of_a_dataset_that_nobody_has_follow_each_other_to_one_worker_while_it_has_room() {
+    let mut rig = with_datasets(&["a"]);
     rig.worker("w1", "calcA", 2);
     rig.worker("w2", "calcA", 2);
     rig.submit(naming(1, &["a"]));
     rig.skip_to("w1: assign j1#1");
     rig.submit(naming(2, &["a"]));
     rig.skip_to("w1: assign j2#1");
-    // It has given both back and never got the set: nothing is expected there any more.
+    // It has given both back and never got the dataset: nothing is expected there any more.
     rig.ack("w1", 1);
     rig.skip();
     rig.ack("w1", 2);
@@ -229,7 +229,7 @@ fn c14_jobs_of_a_set_that_nobody_has_follow_each_other_to_one_worker_while_it_ha
 
 #[test]
 fn c14_a_job_waits_for_the_busy_holder_and_gets_it_when_it_has_room() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     busy_holder(&mut rig, "w1", "a", 1);
     rig.worker("w2", "calcA", 1);
     rig.submit(naming(2, &["a"]));
@@ -256,14 +256,14 @@ fn c14_it_waits_no_longer_than_moving_would_take_by_what_was_measured() {
         (BYTES, Some(1), LOCALITY_WAIT_MAX),
         (1, None, LOCALITY_WAIT_MIN),
     ] {
-        let mut rig = with_sets(&["a"]);
+        let mut rig = with_datasets(&["a"]);
         busy_holder(&mut rig, "w1", "a", 1);
         rig.worker("w2", "calcA", 1);
         if missing < BYTES {
             holds(&mut rig, "w2", "a", missing);
         }
         if let Some(bytes) = rate {
-            rig.tell(Event::SetsMoved { worker: worker_id("w2"), bytes, span: SECOND });
+            rig.tell(Event::DatasetsMoved { worker: worker_id("w2"), bytes, span: SECOND });
         }
         rig.submit(naming(2, &["a"]));
         rig.skip();
@@ -278,7 +278,7 @@ fn c14_it_waits_no_longer_than_moving_would_take_by_what_was_measured() {
 #[test]
 fn c14_a_holder_that_keeps_its_credit_back_is_waited_for_and_no_longer_than_one_that_is_busy() {
     for comes_in_time in [true, false] {
-        let mut rig = with_sets(&["a"]);
+        let mut rig = with_datasets(&["a"]);
         rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
         holds(&mut rig, "w1", "a", 0);
         rig.worker("w2", "calcA", 1);
@@ -298,7 +298,7 @@ fn c14_a_holder_that_keeps_its_credit_back_is_waited_for_and_no_longer_than_one_
         }
     }
     // One that holds it and takes no jobs at all, or none of its key, is nobody to wait for.
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     holds(&mut rig, "agent", "a", 0);
     rig.hello("other", WorkerClass::Leasing, "calcB", Some(1));
@@ -309,13 +309,13 @@ fn c14_a_holder_that_keeps_its_credit_back_is_waited_for_and_no_longer_than_one_
 }
 
 #[test]
-fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
+fn c14_a_holder_that_loses_the_dataset_or_leaves_is_not_waited_for() {
     let cases: [fn(&mut Rig); 3] =
         [|rig| holds_not(rig, "w1", "a"), |rig| rig.close("w1"), |rig| put(rig, dataset("a", 9))];
     for happens in cases {
-        let mut rig = with_sets(&["a"]);
+        let mut rig = with_datasets(&["a"]);
         busy_holder(&mut rig, "w1", "a", 1);
-        // Its job does not name the set any more, so that nothing is expected there.
+        // Its job does not name the dataset any more, so that nothing is expected there.
         rig.ack("w1", 1);
         rig.skip();
         rig.credit("w1", 1);
@@ -331,7 +331,7 @@ fn c14_a_holder_that_loses_the_set_or_leaves_is_not_waited_for() {
 
 #[test]
 fn a_worker_that_says_anew_what_it_holds_is_waited_for_meanwhile() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     busy_holder(&mut rig, "w1", "a", 1);
     rig.worker("w2", "calcA", 1);
     rig.submit(naming(2, &["a"]));
@@ -346,7 +346,7 @@ fn a_worker_that_says_anew_what_it_holds_is_waited_for_meanwhile() {
 
 #[test]
 fn c14_a_second_holder_with_room_is_as_good_as_the_first() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     busy_holder(&mut rig, "w1", "a", 1);
     rig.worker("w2", "calcA", 1);
     rig.submit(naming(2, &["a"]));
@@ -357,7 +357,7 @@ fn c14_a_second_holder_with_room_is_as_good_as_the_first() {
 
 #[test]
 fn c14_jobs_that_wait_hold_up_nobody_behind_them_however_many_they_are() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     busy_holder(&mut rig, "w1", "a", 1);
     for number in 2..202 {
         rig.submit(naming(number, &["a"]));
@@ -381,12 +381,12 @@ fn c14_jobs_that_wait_hold_up_nobody_behind_them_however_many_they_are() {
 
 #[test]
 fn c14_one_that_has_waited_lets_others_go_first_whose_data_is_there_but_not_for_ever() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     busy_holder(&mut rig, "w1", "a", 1);
     busy_holder(&mut rig, "w2", "b", 2);
     rig.worker("w3", "other", 1);
-    for (number, set) in [(3, "a"), (4, "b"), (5, "b")] {
-        rig.submit(naming(number, &[set]));
+    for (number, dataset) in [(3, "a"), (4, "b"), (5, "b")] {
+        rig.submit(naming(number, &[dataset]));
         rig.skip();
     }
     let next_of = |rig: &mut Rig, worker: &str, before: u32| {
@@ -424,7 +424,7 @@ fn c14_one_that_has_waited_lets_others_go_first_whose_data_is_there_but_not_for_
 
 #[test]
 fn c14_an_urgent_job_that_has_waited_goes_before_less_urgent_ones_whose_data_is_there() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     busy_holder(&mut rig, "w1", "a", 1);
     rig.worker("w2", "calcA", 1);
     rig.skip();
@@ -446,7 +446,7 @@ fn c14_an_urgent_job_that_has_waited_goes_before_less_urgent_ones_whose_data_is_
 
 #[test]
 fn a_job_that_waits_can_be_cancelled_and_leaves_nothing_behind() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     busy_holder(&mut rig, "w1", "a", 1);
     rig.worker("w2", "calcA", 1);
     rig.submit(naming(2, &["a"]));
@@ -462,7 +462,7 @@ fn a_job_that_waits_can_be_cancelled_and_leaves_nothing_behind() {
 
 #[test]
 fn rt04_a_job_is_not_made_to_wait_for_the_worker_that_just_lost_it() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     rig.worker("w1", "calcA", 1);
     holds(&mut rig, "w1", "a", 0);
     rig.submit(naming(1, &["a"]));
@@ -474,11 +474,11 @@ fn rt04_a_job_is_not_made_to_wait_for_the_worker_that_just_lost_it() {
     rig.skip_to("w2: assign j1#2");
 }
 
-// --- stock workers and agents
+// --- classic workers and agents
 
 #[test]
-fn c01_a_stock_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_all() {
-    let mut rig = with_sets(&["a", "b"]);
+fn c01_a_classic_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_all() {
+    let mut rig = with_datasets(&["a", "b"]);
     rig.note_waiting();
     rig.stock("s1", "calcA", 2);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
@@ -502,7 +502,7 @@ fn c01_a_stock_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_a
     assert_eq!((seen.agent, seen.datasets, seen.cost.missing), (agent, false, 0));
 }
 
-/// A stock worker with room, and an agent that serves it.
+/// A classic worker with room, and an agent that serves it.
 fn with_agent(rig: &mut Rig, room: i32) {
     rig.stock("s1", "calcA", room);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
@@ -511,7 +511,7 @@ fn with_agent(rig: &mut Rig, room: i32) {
 
 #[test]
 fn c01_an_agent_is_asked_for_what_jobs_need_that_wait_for_its_worker() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     rig.note_waiting();
     with_agent(&mut rig, 1);
     rig.submit(Submission { require_worker: true, ..naming(1, &["a", "b"]) });
@@ -540,8 +540,8 @@ fn c01_an_agent_is_asked_for_what_jobs_need_that_wait_for_its_worker() {
 }
 
 #[test]
-fn c01_an_agent_that_cannot_hold_a_set_is_asked_again_only_for_another_job() {
-    let mut rig = with_sets(&["a", "b"]);
+fn c01_an_agent_that_cannot_hold_a_dataset_is_asked_again_only_for_another_job() {
+    let mut rig = with_datasets(&["a", "b"]);
     rig.note_waiting();
     with_agent(&mut rig, 1);
     rig.submit(naming(1, &["a"]));
@@ -573,15 +573,15 @@ fn c01_an_agent_that_cannot_hold_a_set_is_asked_again_only_for_another_job() {
 }
 
 #[test]
-fn c01_an_agent_that_loses_one_set_for_the_other_is_not_asked_for_ever() {
-    let mut rig = with_sets(&["a", "b"]);
+fn c01_an_agent_that_loses_one_dataset_for_the_other_is_not_asked_for_ever() {
+    let mut rig = with_datasets(&["a", "b"]);
     with_agent(&mut rig, 1);
     rig.submit(naming(1, &["a", "b"]));
     let mut asked = 0;
     for _ in 0..20 {
-        for (set, other) in [("a", "b"), ("b", "a")] {
+        for (dataset, other) in [("a", "b"), ("b", "a")] {
             asked += rig.take().iter().filter(|line| line.starts_with("agent: ask for")).count();
-            holds(&mut rig, "agent", set, 0);
+            holds(&mut rig, "agent", dataset, 0);
             asked += rig.take().iter().filter(|line| line.starts_with("agent: ask for")).count();
             holds_not(&mut rig, "agent", other);
         }
@@ -591,9 +591,9 @@ fn c01_an_agent_that_loses_one_set_for_the_other_is_not_asked_for_ever() {
 
 #[test]
 fn c01_an_agent_is_asked_for_no_more_than_its_worker_has_room_for() {
-    let names: Vec<String> = (0..50).map(|set| format!("set-{set}")).collect();
+    let names: Vec<String> = (0..50).map(|dataset| format!("set-{dataset}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut rig = with_sets(&names);
+    let mut rig = with_datasets(&names);
     with_agent(&mut rig, 2);
     for (number, name) in (1..).zip(&names) {
         rig.submit(naming(number, &[name]));
@@ -609,8 +609,8 @@ fn c01_an_agent_is_asked_for_no_more_than_its_worker_has_room_for() {
 }
 
 #[test]
-fn a_stock_worker_that_acknowledged_a_classic_put_is_as_good_as_any_that_holds_it() {
-    let mut rig = with_sets(&["a"]);
+fn a_classic_worker_that_acknowledged_a_classic_put_is_as_good_as_any_that_holds_it() {
+    let mut rig = with_datasets(&["a"]);
     rig.stock("s1", "calcA", 2);
     rig.worker("w1", "calcA", 2);
     rig.submit(naming(1, &["a"]));
@@ -621,8 +621,8 @@ fn a_stock_worker_that_acknowledged_a_classic_put_is_as_good_as_any_that_holds_i
 }
 
 #[test]
-fn a_job_that_stock_workers_cannot_have_goes_to_the_first_heft_worker_with_room() {
-    let mut rig = with_sets(&["a"]);
+fn a_job_that_classic_workers_cannot_have_goes_to_the_first_heft_worker_with_room() {
+    let mut rig = with_datasets(&["a"]);
     rig.stock("s1", "calcA", 2);
     for number in 1..100 {
         rig.submit(naming(number, &["a"]));
@@ -632,14 +632,14 @@ fn a_job_that_stock_workers_cannot_have_goes_to_the_first_heft_worker_with_room(
     rig.skip_to("s1: assign j200#1");
     rig.worker("w1", "calcA", 1);
     rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
-    // Once the leader does not know the set any more, it is as before there were any.
+    // Once the leader does not know the dataset any more, it is as before there were any.
     rig.tell(Event::RemoveDataset { cache: cache("a") });
     rig.skip_to("s1: assign j2#1");
 }
 
 #[test]
 fn a_stranded_job_is_found_behind_any_number_of_others() {
-    let mut rig = with_sets(&["a", "b"]);
+    let mut rig = with_datasets(&["a", "b"]);
     rig.client("bob");
     rig.client_with_cap("capped", Some(1));
     rig.skip();
@@ -648,7 +648,7 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
         rig.submit(submission);
         rig.skip();
     };
-    // Of another key, of a client at its cap, with other sets, with one more.
+    // Of another key, of a client at its cap, with other datasets, with one more.
     for number in 1..100 {
         strand(Submission { datasets: vec![cache("a")], ..job_for("calcA", number) });
         strand(Submission {
@@ -671,7 +671,7 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
 
 #[test]
 fn s22_a_job_to_all_goes_to_those_that_can_have_its_datasets_and_is_refused_if_none_can() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     rig.stock("s1", "calcA", 2);
     let to_all = |number| Submission { datasets: vec![cache("a")], ..job_to_all(number) };
     rig.submit(to_all(1));
@@ -687,7 +687,7 @@ fn s22_a_job_to_all_goes_to_those_that_can_have_its_datasets_and_is_refused_if_n
 
 #[test]
 fn every_reason_for_not_getting_a_job_is_named() {
-    let mut rig = with_sets(&["a"]);
+    let mut rig = with_datasets(&["a"]);
     rig.submit(Submission { datasets: vec![cache("a"), cache("unknown")], ..job_for("calcA", 1) });
     rig.skip();
     assert_eq!(explained(&rig, 1).waits, Some(WaitsFor::Worker));

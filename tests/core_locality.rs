@@ -21,9 +21,9 @@ use heft::core::{Broker, Config, Event};
 use uuid::Uuid;
 
 const JOBS: u64 = 200;
-const SETS: u64 = 20;
+const DATASETS_DIR: u64 = 20;
 const WORKERS: u64 = 4;
-const CACHE_SETS: usize = 8;
+const CACHE_DATASETS: usize = 8;
 const SET_BYTES: u64 = 64 << 20;
 const BYTES_PER_SECOND: u64 = 200 << 20;
 const CLIENT: ConnId = ConnId(1000);
@@ -63,7 +63,7 @@ struct World {
     now: Micros,
     order: u64,
     agenda: BTreeMap<(Micros, u64), Wake>,
-    /// The sets of each worker, the one used longest ago first, and jobs that wait for a set that is coming.
+    /// The datasets of each worker, the one used longest ago first, and jobs that wait for a dataset that is coming.
     caches: Vec<Vec<u64>>,
     coming: BTreeMap<(u64, u64), Vec<JobId>>,
     load: Load,
@@ -75,20 +75,20 @@ struct World {
     tick_at: Option<Micros>,
 }
 
-fn cache(set: u64) -> CacheId {
-    CacheId::parse(&format!("set-{set}")).unwrap()
+fn cache(dataset: u64) -> CacheId {
+    CacheId::parse(&format!("set-{dataset}")).unwrap()
 }
 
-fn digest(set: u64) -> [u8; 32] {
-    [set as u8; 32]
+fn digest(dataset: u64) -> [u8; 32] {
+    [dataset as u8; 32]
 }
 
 fn worker(number: u64) -> WorkerId {
     WorkerId(Uuid::from_u128(u128::from(number) + 1))
 }
 
-fn set_of(seed: u64, job: u64) -> u64 {
-    mix(mix(seed) ^ job) % SETS
+fn dataset_of(seed: u64, job: u64) -> u64 {
+    mix(mix(seed) ^ job) % DATASETS_DIR
 }
 
 impl World {
@@ -109,11 +109,11 @@ impl World {
             ended: 0,
             tick_at: None,
         };
-        for set in 0..SETS {
+        for dataset in 0..DATASETS_DIR {
             let dataset = Dataset {
-                cache: cache(set),
-                generation: Uuid::from_u128(u128::from(set) + 1),
-                digest: digest(set),
+                cache: cache(dataset),
+                version: Uuid::from_u128(u128::from(dataset) + 1),
+                digest: digest(dataset),
                 bytes: SET_BYTES,
                 files: 1,
                 target: "none".into(),
@@ -189,19 +189,19 @@ impl World {
     }
 
     fn assigned(&mut self, number: u64, job: JobId) {
-        let set = set_of(self.load.seed, job.0.as_u128() as u64 - 1);
+        let dataset = dataset_of(self.load.seed, job.0.as_u128() as u64 - 1);
         let cache_of = &mut self.caches[number as usize];
-        if let Some(at) = cache_of.iter().position(|held| *held == set) {
+        if let Some(at) = cache_of.iter().position(|held| *held == dataset) {
             let held = cache_of.remove(at);
             cache_of.push(held);
             return self.runs(number, job);
         }
-        let waiting = self.coming.entry((number, set)).or_default();
+        let waiting = self.coming.entry((number, dataset)).or_default();
         waiting.push(job);
         if waiting.len() == 1 {
             self.moved += SET_BYTES;
             let takes = Duration::from_millis(SET_BYTES * 1000 / BYTES_PER_SECOND);
-            self.at(takes, Wake::Moved(number, set));
+            self.at(takes, Wake::Moved(number, dataset));
         }
     }
 
@@ -211,17 +211,17 @@ impl World {
         self.at(runs, Wake::Ends(number, job));
     }
 
-    fn moved(&mut self, number: u64, set: u64) {
+    fn moved(&mut self, number: u64, dataset: u64) {
         let cache_of = &mut self.caches[number as usize];
-        cache_of.push(set);
-        let evicted = (cache_of.len() > CACHE_SETS).then(|| cache_of.remove(0));
+        cache_of.push(dataset);
+        let evicted = (cache_of.len() > CACHE_DATASETS).then(|| cache_of.remove(0));
         let (worker, span) = (worker(number), Duration::from_millis(SET_BYTES * 1000 / BYTES_PER_SECOND));
-        self.tell(Event::SetsMoved { worker, bytes: SET_BYTES, span });
-        self.tell(Event::Holding { worker, cache: cache(set), digest: digest(set), missing: 0 });
+        self.tell(Event::DatasetsMoved { worker, bytes: SET_BYTES, span });
+        self.tell(Event::Holding { worker, cache: cache(dataset), digest: digest(dataset), missing: 0 });
         if let Some(evicted) = evicted {
             self.tell(Event::NotHolding { worker, cache: cache(evicted) });
         }
-        for job in self.coming.remove(&(number, set)).unwrap() {
+        for job in self.coming.remove(&(number, dataset)).unwrap() {
             self.runs(number, job);
         }
     }
@@ -231,7 +231,7 @@ impl World {
             self.now = at;
             match wake {
                 Wake::Submit(job) => self.submit(job),
-                Wake::Moved(number, set) => self.moved(number, set),
+                Wake::Moved(number, dataset) => self.moved(number, dataset),
                 Wake::Ends(number, job) => {
                     self.results += 1;
                     let outcome = Outcome::Returned { result: ResultId(self.results), ok: true };
@@ -271,7 +271,7 @@ impl World {
             needs_transfers: false,
             require_worker: false,
             names: FileNames::Plain,
-            datasets: vec![cache(set_of(self.load.seed, number))],
+            datasets: vec![cache(dataset_of(self.load.seed, number))],
         };
         self.tell(Event::Submit { conn: CLIENT, job: submission });
     }

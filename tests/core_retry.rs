@@ -35,7 +35,7 @@ fn assert_about(wait: Duration, seconds: u64) {
 }
 
 #[test]
-fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_stock_worker() {
+fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_classic_worker() {
     let mut rig = submitted(ack_timeouts());
     rig.stock("s1", "calcA", 1);
     rig.skip();
@@ -46,7 +46,7 @@ fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_stock_worker() {
 }
 
 #[test]
-fn rt02_c06_without_the_flag_a_stock_workers_job_is_safe_while_its_connection_lives() {
+fn rt02_c06_without_the_flag_a_classic_workers_job_is_safe_while_its_connection_lives() {
     let mut rig = submitted(Config::default());
     rig.stock("s1", "calcA", 2);
     rig.skip();
@@ -161,7 +161,7 @@ fn rt04_a_job_that_a_lost_classic_worker_may_run_still_goes_to_one_of_ours_first
 }
 
 #[test]
-fn rt05_a_lost_stock_workers_jobs_are_requeued_at_once() {
+fn rt05_a_lost_classic_workers_jobs_are_requeued_at_once() {
     let mut rig = submitted(Config::default());
     rig.stock("s1", "calcA", 2);
     rig.skip();

@@ -1,4 +1,4 @@
-//! Inputs that are too large for a stock worker's frame, in the broker: a dataset is made of them for the agent beside it, and the job
+//! Inputs that are too large for a classic worker's frame, in the broker: a dataset is made of them for the agent beside it, and the job
 //! names that from then on (C01).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -23,10 +23,10 @@ fn large(number: u32) -> Submission {
     Submission { needs_transfers: true, ..job(number) }
 }
 
-fn set_of(number: u32) -> Dataset {
+fn dataset_of(number: u32) -> Dataset {
     Dataset {
         cache: CacheId::of_inputs(id(number)),
-        generation: Uuid::from_u128(number.into()),
+        version: Uuid::from_u128(number.into()),
         digest: [u8::try_from(number).unwrap(); 32],
         bytes: 5_000_000,
         files: 1,
@@ -37,16 +37,16 @@ fn set_of(number: u32) -> Dataset {
 }
 
 fn staged(rig: &mut Rig, number: u32) {
-    rig.tell(Event::Staged { job: id(number), dataset: Arc::new(set_of(number)) });
+    rig.tell(Event::Staged { job: id(number), dataset: Arc::new(dataset_of(number)) });
 }
 
 fn agent_holds(rig: &mut Rig, number: u32) {
-    let Dataset { cache, digest, .. } = set_of(number);
+    let Dataset { cache, digest, .. } = dataset_of(number);
     rig.tell(Event::Holding { worker: worker_id("agent"), cache, digest, missing: 0 });
 }
 
-/// `alice` may have any number of jobs; a stock worker with room.
-fn with_stock(room: i32) -> Rig {
+/// `alice` may have any number of jobs; a classic worker with room.
+fn with_classic(room: i32) -> Rig {
     let mut rig = Rig::with(Config { cap_default: 1000, ..Config::default() });
     rig.note_waiting();
     rig.client("alice");
@@ -81,9 +81,9 @@ fn asked(rig: &mut Rig) -> Vec<String> {
     rig.take().into_iter().filter(|line| line.contains(": ask for")).collect()
 }
 
-/// The inputs of job 1 are a set, and two stock workers have agents.
+/// The inputs of job 1 are a dataset, and two classic workers have agents.
 fn staged_between_two() -> Rig {
-    let mut rig = with_stock(1);
+    let mut rig = with_classic(1);
     rig.stock("s2", "calcA", 1);
     rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
     rig.skip();
@@ -95,44 +95,44 @@ fn staged_between_two() -> Rig {
     rig
 }
 
-/// What is said of the stock worker.
+/// What is said of the classic worker.
 fn seen(rig: &Rig, number: u32) -> (Verdict, Option<WaitsFor>) {
     let explained = rig.broker.explain(id(number)).unwrap();
-    let stock = explained.workers.iter().find(|seen| seen.id == worker_id("s1")).unwrap();
-    (stock.verdict, explained.waits.clone())
+    let classic = explained.workers.iter().find(|seen| seen.id == worker_id("s1")).unwrap();
+    (classic.verdict, explained.waits.clone())
 }
 
 #[test]
-fn c01_large_inputs_become_a_set_for_the_agent_and_then_the_stock_worker_gets_the_job() {
-    let mut rig = with_stock(1);
+fn c01_large_inputs_become_a_dataset_for_the_agent_and_then_the_classic_worker_gets_the_job() {
+    let mut rig = with_classic(1);
     pair(&mut rig);
     rig.submit(Submission { require_worker: true, ..large(1) });
     rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0", "stage j1"]);
     assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)));
     staged(&mut rig, 1);
-    let (set, asked) = (format!("{} g1", name(1)), format!("agent: ask for {}", name(1)));
-    rig.expect([&format!("+stage j1 {set}"), &format!("put {set}"), &asked]);
+    let (dataset, asked) = (format!("{} g1", name(1)), format!("agent: ask for {}", name(1)));
+    rig.expect([&format!("+stage j1 {dataset}"), &format!("put {dataset}"), &asked]);
     let job = rig.job(1);
     assert_eq!((job.needs_transfers(), job.datasets()), (false, &[CacheId::of_inputs(id(1))][..]));
-    assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)), "while the set is on its way");
+    assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)), "while the dataset is on its way");
     agent_holds(&mut rig, 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
-    // The set goes with the job.
+    // The dataset goes with the job.
     rig.ack("s1", 1);
-    rig.skip_to(&format!("removed {set}"));
-    assert_eq!((rig.broker.state().staged_sets().count(), rig.broker.state().datasets().count()), (0, 0));
+    rig.skip_to(&format!("removed {dataset}"));
+    assert_eq!((rig.broker.state().staged_datasets().count(), rig.broker.state().datasets().count()), (0, 0));
     assert_eq!(rig.broker.state().datasets_removed().count(), 0, "those are not kept in mind");
 }
 
 #[test]
 fn c01_nothing_is_staged_that_another_could_have_or_that_cannot_be() {
-    let mut rig = with_stock(1);
+    let mut rig = with_classic(1);
     // Without an agent its client hears what is missing; with one it is staged.
     rig.submit(large(1));
     rig.expect([
         "+enqueue j1",
         "alice: submitted j1 Queued behind 0",
-        "alice: waiting j1 1 stock workers for job.assign.calcA",
+        "alice: waiting j1 1 classic workers for job.assign.calcA",
     ]);
     pair(&mut rig);
     rig.expect(["stage j1"]);
@@ -144,7 +144,7 @@ fn c01_nothing_is_staged_that_another_could_have_or_that_cannot_be() {
     rig.submit(announced(3));
     assert_eq!(stages(&mut rig), [] as [&str; 0]);
     assert_eq!(seen(&rig, 3).0, Verdict::ByAgent, "when they are");
-    // What can never be made a set waits for a heft worker, its client hears why, and nobody tries again.
+    // What can never be made a dataset waits for a heft worker, its client hears why, and nobody tries again.
     not_staged(&mut rig, 1, false);
     rig.expect(["alice: waiting j1 not staged for job.assign.calcA: no room"]);
     rig.pass(STAGE_AGAIN_AFTER * 10);
@@ -160,7 +160,7 @@ fn c01_nothing_is_staged_that_another_could_have_or_that_cannot_be() {
 
 #[test]
 fn c01_what_cannot_be_staged_now_is_tried_again_and_forgotten_with_its_job() {
-    let mut rig = with_stock(1);
+    let mut rig = with_classic(1);
     pair(&mut rig);
     let before = rig.broker.note_count();
     rig.submit(large(1));
@@ -181,7 +181,7 @@ fn c01_what_cannot_be_staged_now_is_tried_again_and_forgotten_with_its_job() {
 
 #[test]
 fn c01_only_so_many_jobs_are_staged_at_a_time_and_clients_have_their_turns() {
-    let mut rig = with_stock(1);
+    let mut rig = with_classic(1);
     pair(&mut rig);
     let mut asked = Vec::new();
     for number in 1..=12 {
@@ -229,7 +229,7 @@ fn c01_a_client_at_its_cap_is_not_forgotten() {
 
 #[test]
 fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
-    // The worker beside the agent that has the set is gone.
+    // The worker beside the agent that has the dataset is gone.
     let mut rig = staged_between_two();
     let first = asked(&mut rig);
     assert_eq!(first.len(), 1, "not both agents");
@@ -237,7 +237,7 @@ fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
         true => ("agent2", "s2", "agent:"),
         false => ("agent", "s1", "agent2:"),
     };
-    let Dataset { cache, digest, .. } = set_of(1);
+    let Dataset { cache, digest, .. } = dataset_of(1);
     rig.tell(Event::Holding { worker: worker_id(agent), cache: cache.clone(), digest, missing: 9 });
     assert_eq!(asked(&mut rig), [] as [&str; 0]);
     rig.close(worker);
@@ -255,17 +255,17 @@ fn c01_a_job_does_not_stick_to_an_agent_whose_worker_cannot_have_it() {
 }
 
 #[test]
-fn c01_an_agent_that_loses_a_set_again_and_again_does_not_keep_its_place() {
-    let mut rig = with_stock(1);
+fn c01_an_agent_that_loses_a_dataset_again_and_again_does_not_keep_its_place() {
+    let mut rig = with_classic(1);
     pair(&mut rig);
     rig.submit(large(1));
     rig.skip_to("stage j1");
     staged(&mut rig, 1);
-    // While its worker is busy with another job, the set is evicted as often as it comes.
-    let Dataset { cache, digest, .. } = set_of(1);
+    // While its worker is busy with another job, the dataset is evicted as often as it comes.
+    let Dataset { cache, digest, .. } = dataset_of(1);
     let worker = worker_id("agent");
     let mut lost = 0;
-    while rig.broker.state().staged_sets().count() > 0 {
+    while rig.broker.state().staged_datasets().count() > 0 {
         rig.skip();
         rig.tell(Event::Holding { worker, cache: cache.clone(), digest, missing: 9 });
         rig.skip();
@@ -296,7 +296,7 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     rig.close("s1");
     let lines = rig.take();
     assert!(lines.iter().any(|line| line.starts_with("removed heft-job-")), "{lines:#?}");
-    assert_eq!(rig.broker.state().staged_sets().count(), 0);
+    assert_eq!(rig.broker.state().staged_datasets().count(), 0);
     let job = rig.job(1);
     assert!(
         job.has_ended() && job.needs_transfers() && job.datasets().is_empty(),
@@ -304,7 +304,7 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     );
 
     // Sixteen that only this agent could have had, and it is gone: others get their places.
-    let mut rig = with_stock(1);
+    let mut rig = with_classic(1);
     pair(&mut rig);
     rig.client("bob");
     rig.skip();
@@ -327,14 +327,14 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
 }
 
 #[test]
-fn c01_a_worker_that_takes_transfers_needs_no_set_of_inputs() {
-    let mut rig = with_stock(1);
+fn c01_a_worker_that_takes_transfers_needs_no_dataset_of_inputs() {
+    let mut rig = with_classic(1);
     pair(&mut rig);
     rig.submit(large(1));
     rig.skip_to("stage j1");
     staged(&mut rig, 1);
     rig.skip();
-    // It keeps no cache, and could be sent no set.
+    // It keeps no cache, and could be sent no dataset.
     rig.hello_taking("w1", WorkerClass::Leasing, "calcA", Some(1), (true, false));
     rig.skip();
     rig.credit("w1", 1);
@@ -346,8 +346,8 @@ fn c01_a_worker_that_takes_transfers_needs_no_set_of_inputs() {
 }
 
 #[test]
-fn c01_a_set_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
-    let mut rig = with_stock(1);
+fn c01_a_dataset_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
+    let mut rig = with_classic(1);
     pair(&mut rig);
     rig.submit(large(1));
     rig.skip_to("stage j1");
@@ -364,7 +364,7 @@ fn c01_a_set_that_comes_late_changes_nothing_for_a_job_that_is_elsewhere() {
 }
 
 #[test]
-fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
+fn c01_a_dataset_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
     let mut rig = staged_between_two();
     assert_eq!(asked(&mut rig).len(), 1, "not both agents");
     // The leader lost a part of it: the job is as it was, and staged again.
@@ -373,7 +373,7 @@ fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
     staged(&mut rig, 1);
     assert_eq!(asked(&mut rig).len(), 1);
     // The first agent cannot hold it: the other is asked. Neither can: it is made anew later.
-    let Dataset { cache, digest, .. } = set_of(1);
+    let Dataset { cache, digest, .. } = dataset_of(1);
     let mut failed = 0;
     for agent in ["agent", "agent2", "agent", "agent2"] {
         let worker = worker_id(agent);
@@ -385,33 +385,33 @@ fn c01_a_set_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
             break;
         }
     }
-    assert_eq!((failed, rig.broker.state().staged_sets().count()), (1, 0));
+    assert_eq!((failed, rig.broker.state().staged_datasets().count()), (1, 0));
     rig.pass(STAGE_AGAIN_AFTER);
     rig.expect(["stage j1"]);
 }
 
 #[test]
-fn a_job_whose_inputs_are_staged_needs_that_set_until_it_is_gone() {
+fn a_job_whose_inputs_are_staged_needs_that_dataset_until_it_is_gone() {
     let mut state = State::default();
     state.apply(&Record::Enqueue { at: Micros(1), job: large(1), children: Vec::new(), kept: true });
-    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(set_of(1)) });
+    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(dataset_of(1)) });
     let job = state.job(id(1)).unwrap();
     assert!(job.is_staged() && !job.needs_transfers() && job.datasets() == [CacheId::of_inputs(id(1))]);
-    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(set_of(1)) });
+    state.apply(&Record::Stage { job: id(1), dataset: Arc::new(dataset_of(1)) });
     assert_eq!(state.job(id(1)).unwrap().datasets().len(), 1, "once");
-    assert_eq!(state.staged_sets().count(), 1);
-    let gone = Record::DatasetGone { cache: CacheId::of_inputs(id(1)), generation: Uuid::from_u128(1) };
+    assert_eq!(state.staged_datasets().count(), 1);
+    let gone = Record::DatasetGone { cache: CacheId::of_inputs(id(1)), version: Uuid::from_u128(1) };
     state.apply(&gone);
     let job = state.job(id(1)).unwrap();
     assert!(job.needs_transfers() && job.datasets().is_empty(), "and back");
     // The name alone says nothing.
-    state.apply(&Record::Dataset { dataset: Arc::new(set_of(1)) });
+    state.apply(&Record::Dataset { dataset: Arc::new(dataset_of(1)) });
     assert!(!state.job(id(1)).unwrap().is_staged());
-    assert_eq!((state.staged_sets().count(), state.dataset_count()), (0, 1));
+    assert_eq!((state.staged_datasets().count(), state.dataset_count()), (0, 1));
 }
 
 #[test]
-fn ids_of_staged_sets_name_their_jobs_and_nothing_else_does() {
+fn ids_of_staged_datasets_name_their_jobs_and_nothing_else_does() {
     let job = JobId(Uuid::from_u128(0x1234_5678_9abc_def0_0000_0000_0000_0001));
     let cache = CacheId::of_inputs(job);
     assert_eq!(cache.as_str(), "heft-job-123456789abcdef00000000000000001");

@@ -48,7 +48,7 @@ fn c28_jobs_with_and_without_transfers_are_served_in_one_order() {
 }
 
 #[test]
-fn a_job_that_is_announced_and_fits_a_frame_may_go_to_a_stock_worker_once_it_is_taken() {
+fn a_job_that_is_announced_and_fits_a_frame_may_go_to_a_classic_worker_once_it_is_taken() {
     let mut rig = Rig::new();
     rig.note_waiting();
     rig.client("alice");
@@ -67,7 +67,7 @@ fn a_job_that_requires_a_worker_is_refused_where_there_is_none() {
     rig.expect(["alice: refused j1 no worker for job.assign.calcA"]);
     rig.stock("s1", "calcA", 0);
     rig.submit(Submission { require_worker: true, ..announced(1) });
-    rig.expect(["alice: refused j1 1 stock workers for job.assign.calcA, 67108864 of 4194304"]);
+    rig.expect(["alice: refused j1 1 classic workers for job.assign.calcA, 67108864 of 4194304"]);
     rig.submit(Submission { require_worker: true, ..job(1) });
     rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
     rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
@@ -91,7 +91,7 @@ fn a_client_is_told_once_what_its_job_waits_for() {
     rig.tell(Event::InputsHere { job: id(1), kept: true });
     rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
     rig.hello("s1", WorkerClass::Classic, "calcA", None);
-    rig.expect(["alice: waiting j1 1 stock workers for job.assign.calcA"]);
+    rig.expect(["alice: waiting j1 1 classic workers for job.assign.calcA"]);
     rig.hello("s2", WorkerClass::Classic, "calcA", None);
     rig.expect([]);
     rig.close("s1");
@@ -133,13 +133,13 @@ fn what_is_said_of_missing_workers_names_numbers_and_the_next_step() {
     );
     assert_eq!(
         Waiting::NoTransfers { key: key(), workers: 3 }.to_string(),
-        "the 3 connected workers that match job.assign.calcA are stock workers, which take frames of at most 4,194,304 \
-         bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+        "the 3 connected workers that match job.assign.calcA are classic workers, which take frames of at most 4,194,304 \
+         bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
     );
     assert_eq!(chunking::limits::FRAME_BODY_BYTES_MAX, 4_194_304);
     assert_eq!(
         Refusal::NoCapableWorker { key: key(), workers: 3, bytes: 5_000_000, limit: 4_194_304 }.to_string(),
-        "the job has 5000000 bytes, and the 3 connected workers that match job.assign.calcA are stock workers, which \
-         take frames of at most 4194304: start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+        "the job has 5000000 bytes, and the 3 connected workers that match job.assign.calcA are classic workers, which \
+         take frames of at most 4194304: start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
     );
 }

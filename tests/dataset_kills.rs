@@ -1,5 +1,5 @@
-//! Puts that are interrupted: the client, the leader, workers, one or two of them, are killed with -9 at random moments while a set or
-//! its next version is put; what was killed comes back and the set is put again. In the end every worker shows exactly its files,
+//! Puts that are interrupted: the client, the leader, workers, one or two of them, are killed with -9 at random moments while a dataset or
+//! its next version is put; what was killed comes back and the dataset is put again. In the end every worker shows exactly its files,
 //! and leader and workers find nothing wrong with it. All the while somebody looks at what is visible under each CacheId: it is
 //! always one of the versions that were put, whole, never an older one than the last that was acknowledged, and never one that
 //! the leader would not know after a restart.
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use caches::{Files, Holder, Prints, dataset_ok, prints, see, start_put, until, write_files};
 use chunking::Kind;
-use datasets::Set;
+use datasets::Dataset;
 use noise::noise;
 use procs::{Leader, Proc, TempDir};
 use raw::Raw;
@@ -40,8 +40,8 @@ use uuid::Uuid;
 
 const WORKERS: usize = 3;
 
-/// Sets that are kept at a time; then one is removed.
-const SETS_KEPT: usize = 5;
+/// Datasets that are kept at a time; then one is removed.
+const DATASETS_KEPT: usize = 5;
 
 /// Times that a put may fail before the test does.
 const TRIES: u32 = 8;
@@ -79,7 +79,7 @@ impl Seeded {
 /// What may be visible.
 #[derive(Default)]
 struct May {
-    /// The versions of each set that were ever put, the first first.
+    /// The versions of each dataset that were ever put, the first first.
     versions: BTreeMap<String, Vec<Prints>>,
     /// The version of each that every worker had when its put was over: older ones must not be seen any more.
     least: BTreeMap<String, usize>,
@@ -92,7 +92,7 @@ struct Watch {
     may: Mutex<May>,
     over: AtomicBool,
     looks: AtomicU64,
-    /// Sets that were replaced or taken away between the first look and the last.
+    /// Datasets that were replaced or taken away between the first look and the last.
     raced: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl Watch {
         self.may.lock().unwrap().seen.contains(&(id.to_owned(), version))
     }
 
-    /// Looks at one set, as far as it is visible.
+    /// Looks at one dataset, as far as it is visible.
     fn look(&self, dir: &Path, id: &str) {
         let least = self.may.lock().unwrap().least.get(id).copied();
         let Some(seen) = see(dir, id) else { return };
@@ -174,13 +174,13 @@ impl Watch {
 
 // --- what is put
 
-/// A set as it was last put.
+/// A dataset as it was last put.
 struct Kept {
     id: String,
     files: Files,
 }
 
-fn new_set(random: &mut Seeded) -> Files {
+fn new_dataset(random: &mut Seeded) -> Files {
     let bytes = match random.below(10) {
         0 => random.below(64 << 10),
         1..7 => (1 << 20) + random.below(5 << 20),
@@ -206,7 +206,7 @@ fn name_of(random: &mut Seeded, number: u64) -> String {
     }
 }
 
-/// The next version of a set.
+/// The next version of a dataset.
 fn change(random: &mut Seeded, files: &mut Files, round: u32) {
     for nth in 0..1 + random.below(3) {
         let names: Vec<String> = files.keys().cloned().collect();
@@ -286,7 +286,7 @@ enum When {
     After(Duration),
     /// When the leader has received this share of what lacks, in percent.
     Received(u64),
-    /// When a worker has files of the set that are not visible, and so long after that.
+    /// When a worker has files of the dataset that are not visible, and so long after that.
     Staged(Duration),
     /// When the leader keeps it and not all workers show it.
     Kept(Duration),
@@ -322,8 +322,8 @@ fn ask(raw: &mut Raw, id: &str, digest: &str) -> Option<Told> {
         }
     };
     let listed: Value = serde_json::from_slice(&answer.payload[2..]).unwrap();
-    let sets = listed["sets"].as_array().unwrap();
-    let kept = sets.iter().any(|set| set["cache_id"] == id && set["digest"] == digest);
+    let datasets = listed["sets"].as_array().unwrap();
+    let kept = datasets.iter().any(|dataset| dataset["cache_id"] == id && dataset["digest"] == digest);
     let put = listed["puts"].as_array().unwrap().iter().find(|put| put["cache_id"] == id);
     Some(Told {
         known: put.is_some(),
@@ -480,7 +480,7 @@ impl World {
         write_files(&source, files);
         let named: Vec<(&str, &[u8])> =
             files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
-        let digest = Set::of(&named).manifest.digest().to_string();
+        let digest = Dataset::of(&named).manifest.digest().to_string();
         let version = self.watch.about_to_put(id, prints(files));
         let (victims, when) = (Victim::some(random), When::any(random, self.span));
         let args = ["--replace"];
@@ -557,7 +557,7 @@ impl World {
         self.check_watchers();
     }
 
-    /// Removes a set, with a leader or a worker that is killed or not.
+    /// Removes a dataset, with a leader or a worker that is killed or not.
     fn remove(&mut self, random: &mut Seeded, id: &str) {
         dataset_ok(&self.addr(), &["rm", id]);
         match random.below(6) {
@@ -583,16 +583,16 @@ impl World {
                     .collect();
                 links.sort();
                 let expected = [&[".heft"], &ids[..]].concat();
-                let (entries, sets) = (worker.entries(), worker.own("sets"));
+                let (entries, datasets) = (worker.entries(), worker.own("sets"));
                 let (staging, trash) = (worker.own("staging"), worker.own("trash"));
                 let unsynced = worker.own("unsynced");
                 let is_so = entries == expected
-                    && sets == links
+                    && datasets == links
                     && staging.is_empty()
                     && trash.is_empty()
                     && unsynced.is_empty();
                 let found = format!(
-                    "worker {}: {entries:?}, sets {sets:?}, staging {staging:?}, trash {trash:?}, unsynced {unsynced:?}",
+                    "worker {}: {entries:?}, datasets {datasets:?}, staging {staging:?}, trash {trash:?}, unsynced {unsynced:?}",
                     worker.id
                 );
                 if is_so { Ok(()) } else { Err(found) }
@@ -657,14 +657,14 @@ fn an_interrupted_put_goes_on_and_nothing_half_written_is_ever_visible() {
                 at
             }
             _ => {
-                let files = new_set(&mut random);
+                let files = new_dataset(&mut random);
                 kept.push(Kept { id: format!("set-{round}"), files });
                 kept.len() - 1
             }
         };
         world.round(&mut random, &kept[at].id, &kept[at].files);
-        if kept.len() > SETS_KEPT {
-            let gone = kept.remove(random.index(SETS_KEPT));
+        if kept.len() > DATASETS_KEPT {
+            let gone = kept.remove(random.index(DATASETS_KEPT));
             world.remove(&mut random, &gone.id);
         }
     }
@@ -675,7 +675,7 @@ fn an_interrupted_put_goes_on_and_nothing_half_written_is_ever_visible() {
     let (looks, raced) =
         (world.watch.looks.load(Ordering::Relaxed), world.watch.raced.load(Ordering::Relaxed));
     println!(
-        "{} puts went on by themselves, {} were given again; {looks} looks at visible sets, {raced} while they were replaced",
+        "{} puts went on by themselves, {} were given again; {looks} looks at visible datasets, {raced} while they were replaced",
         world.went_on, world.tries
     );
     println!(

@@ -80,7 +80,7 @@ impl World {
         path
     }
 
-    /// How a set is at a worker.
+    /// How a dataset is at a worker.
     fn state(&self, id: &str, worker: &Holder) -> Value {
         let status = dataset_ok(&self.addr(), &["status", id]);
         let workers = status["workers"].as_array().unwrap();
@@ -137,7 +137,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn ca11_a_job_gets_its_sets_where_they_are_where_they_are_not_and_fails_if_nobody_knows_them() {
+fn ca11_a_job_gets_its_datasets_where_they_are_where_they_are_not_and_fails_if_nobody_knows_them() {
     let world = World::durable();
     let worker = world.worker(1, &[]);
     let (here, later) = (files(1, MIB), files(2, 3 * MIB));
@@ -160,10 +160,10 @@ fn ca11_a_job_gets_its_sets_where_they_are_where_they_are_not_and_fails_if_nobod
     let (code, out, err) = world.job(&["nobody/a.bin"]);
     assert_eq!(code, Some(1), "{out}{err}");
     assert!(format!("{out}{err}").contains("Cache miss: nobody"), "{out}{err}");
-    // A name that the set has not.
+    // A name that the dataset has not.
     let (code, out, err) = world.job(&["here/none.bin"]);
     assert_eq!(code, Some(1), "{out}{err}");
-    let why = r#"Cache miss: here: the set is here, and has no file "none.bin""#;
+    let why = r#"Cache miss: here: the dataset is here, and has no file "none.bin""#;
     assert!(format!("{out}{err}").contains(why), "{out}{err}");
 }
 
@@ -199,7 +199,7 @@ fn a_new_version_moves_what_changed_to_the_leader_and_to_workers() {
 }
 
 #[test]
-fn ca09_workers_that_join_later_get_sets_also_from_a_leader_that_was_killed() {
+fn ca09_workers_that_join_later_get_datasets_also_from_a_leader_that_was_killed() {
     let mut world = World::durable();
     let files = files(3, 4 * MIB);
     let (path, target) = (world.source("set", &files), ["--target", "job.assign.calc.>"]);
@@ -218,7 +218,7 @@ fn ca09_workers_that_join_later_get_sets_also_from_a_leader_that_was_killed() {
     // One of another pattern does not.
     let other = world.worker(3, &["group-x"]);
     assert_eq!(world.state("set", &other), json!(null));
-    // All files of a set, right after another restart.
+    // All files of a dataset, right after another restart.
     world.restart();
     world.job_sees(&["set"], &[("a.bin", &files["a.bin"])]);
     let again = put(&world.addr(), "set", &path, &target);
@@ -226,29 +226,29 @@ fn ca09_workers_that_join_later_get_sets_also_from_a_leader_that_was_killed() {
 }
 
 #[test]
-fn a_set_that_made_room_for_another_is_reported_and_comes_back_for_a_job() {
+fn a_dataset_that_made_room_for_another_is_reported_and_comes_back_for_a_job() {
     let world = World::durable();
     let worker = world.worker(1, &["--cache-budget", "12MiB"]);
-    let sets = [files(4, 5 * MIB), files(5, 5 * MIB), files(6, 5 * MIB)];
-    for (id, files) in ["first", "second", "third"].iter().zip(&sets) {
+    let datasets = [files(4, 5 * MIB), files(5, 5 * MIB), files(6, 5 * MIB)];
+    for (id, files) in ["first", "second", "third"].iter().zip(&datasets) {
         let report = put(&world.addr(), id, &world.source(id, files), &[]);
         assert_eq!(number(&report["ok"]), 1, "{report:#}");
     }
     let gone = world.until_state("first", &worker, "gone");
     assert!(gone["text"].as_str().unwrap().contains("evicted to make room for third"), "{gone}");
     assert!(see(&worker.cache(), "first").is_none());
-    shows(&worker, "second", &sets[1]);
+    shows(&worker, "second", &datasets[1]);
     // Eviction is no loss: it does not come back by itself.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(world.state("first", &worker)["state"], "gone");
-    world.job_sees(&["first/a.bin"], &[("a.bin", &sets[0]["a.bin"])]);
+    world.job_sees(&["first/a.bin"], &[("a.bin", &datasets[0]["a.bin"])]);
     world.until_state("first", &worker, "held");
     world.until_state("second", &worker, "gone");
     // Nor when the worker is started again; it comes when an operator asks.
     let pushed = dataset_ok(&world.addr(), &["push", "second"]);
     assert_eq!(number(&pushed["targets"]), 1, "{pushed:#}");
     world.until_state("second", &worker, "held");
-    shows(&worker, "second", &sets[1]);
+    shows(&worker, "second", &datasets[1]);
     world.until_state("third", &worker, "gone");
 }
 
@@ -371,7 +371,7 @@ fn rm_reaches_a_worker_that_was_away_also_if_the_leader_was_killed_meanwhile() {
 }
 
 #[test]
-fn a_job_that_comes_after_a_replace_sees_the_new_set_also_where_a_job_had_brought_the_old_one() {
+fn a_job_that_comes_after_a_replace_sees_the_new_dataset_also_where_a_job_had_brought_the_old_one() {
     let world = World::durable();
     let mut worker = world.worker(1, &[]);
     let versions = [files(15, 2 * MIB), files(16, 2 * MIB), files(17, 2 * MIB)];

@@ -117,7 +117,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
     let cache = || CacheId::parse("a").unwrap();
     let dataset = Dataset {
         cache: cache(),
-        generation: Uuid::nil(),
+        version: Uuid::nil(),
         digest: [0; 32],
         bytes: 0,
         files: 0,
@@ -142,7 +142,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("cap", Record::Cap { client: "a".into(), cap: 1 }),
         ("dataset", Record::Dataset { dataset: dataset.clone().into() }),
         ("stage", Record::Stage { job, dataset: dataset.into() }),
-        ("dataset_gone", Record::DatasetGone { cache: cache(), generation: Uuid::nil() }),
+        ("dataset_gone", Record::DatasetGone { cache: cache(), version: Uuid::nil() }),
         ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }),
     ];
     let number = |record: &Record| {

@@ -255,7 +255,7 @@ fn every_sound_vector_is_written_to_the_same_bytes() {
             head.append(generation, &mut written)
         };
         if head.payload_len > chunking::limits::FRAME_BODY_BYTES_MAX {
-            assert!(fits.is_err(), "{}: what a stock peer may send, we do not", vector.name());
+            assert!(fits.is_err(), "{}: what a classic peer may send, we do not", vector.name());
             continue;
         }
         fits.unwrap();

@@ -11,7 +11,7 @@ use chunking::message::{
     self, Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob,
     HeldJobs, HeldPart, Hold, HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open,
     OpenFlags, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received,
-    Refused, Release, SetEntry, SetList, SetState, Settled, Spread, SpreadStage, Stage, Standing, Start,
+    Refused, Release, DatasetEntry, DatasetList, DatasetState, Settled, Spread, SpreadStage, Stage, Standing, Start,
     Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
@@ -338,9 +338,9 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
     let reason = any::<u16>().prop_map(Reason);
     let what = select(vec![Lacking::Nothing, Lacking::Manifest, Lacking::Pieces]);
     let stage = select(vec![SpreadStage::Stored, SpreadStage::Over]);
-    let state = select(vec![SetState::Held, SetState::Gone, SetState::Wanted, SetState::Lost]);
+    let state = select(vec![DatasetState::Held, DatasetState::Gone, DatasetState::Wanted, DatasetState::Lost]);
     let piece = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(blake3, len)| Piece { blake3, len });
-    let set = (state, digest(), name(), text()).prop_map(|(state, digest, cache_id, text)| SetEntry {
+    let dataset = (state, digest(), name(), text()).prop_map(|(state, digest, cache_id, text)| DatasetEntry {
         state,
         digest,
         cache_id,
@@ -383,8 +383,8 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
             text,
             cache_id
         })),
-        (any::<u8>(), any::<[u64; 2]>(), vec(set, 0..20)).prop_map(|(anew, [budget, used], sets)| {
-            Message::Have(Have { anew, budget, used, sets: SetList::new(sets) })
+        (any::<u8>(), any::<[u64; 2]>(), vec(dataset, 0..20)).prop_map(|(anew, [budget, used], datasets)| {
+            Message::Have(Have { anew, budget, used, datasets: DatasetList::new(datasets) })
         }),
         name().prop_map(|cache_id| Message::Inspect(Inspect { cache_id })),
     ]
@@ -480,20 +480,20 @@ proptest! {
         changes in vec((any::<Index>(), any::<bool>()), 0..400),
     ) {
         let mut map = Bitmap::new(count);
-        let mut set = BTreeSet::new();
+        let mut dataset = BTreeSet::new();
         for (at, insert) in changes {
             let index = u32::try_from(at.index(800)).unwrap();
             if insert {
-                prop_assert_eq!(map.insert(index), index < count && set.insert(index));
+                prop_assert_eq!(map.insert(index), index < count && dataset.insert(index));
             } else {
-                prop_assert_eq!(map.remove(index), set.remove(&index));
+                prop_assert_eq!(map.remove(index), dataset.remove(&index));
             }
         }
-        prop_assert_eq!(map.held().indices().collect::<BTreeSet<_>>(), set.clone());
-        let missing: BTreeSet<u32> = (0..count).filter(|index| !set.contains(index)).collect();
+        prop_assert_eq!(map.held().indices().collect::<BTreeSet<_>>(), dataset.clone());
+        let missing: BTreeSet<u32> = (0..count).filter(|index| !dataset.contains(index)).collect();
         prop_assert_eq!(map.missing().indices().collect::<BTreeSet<_>>(), missing.clone());
         prop_assert_eq!(map.is_complete(), missing.is_empty());
-        prop_assert_eq!(map.held_count() as usize, set.len());
+        prop_assert_eq!(map.held_count() as usize, dataset.len());
         map.insert_all(&map.missing());
         prop_assert!(map.is_complete());
         prop_assert!(Ranges::try_from(map.held().as_slice().to_vec()).is_ok());

@@ -142,7 +142,7 @@ fn a_job_whose_contents_are_taken_apart_is_refused_where_the_disk_has_no_room_fo
                 Output::SendLazily { .. }
                 | Output::Posted { .. }
                 | Output::Chunk { .. }
-                | Output::Through { .. }
+                | Output::Splice { .. }
                 | Output::Turn { .. }
                 | Output::LetGo { .. }
                 | Output::Supply { .. }

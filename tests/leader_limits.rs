@@ -12,9 +12,9 @@ mod raw;
 #[path = "support/mod.rs"]
 mod support;
 
-use chunking::message::{Body, Name, Open, OpenFlags, Purpose, Refused, SetEntry, SetState};
+use chunking::message::{Body, Name, Open, OpenFlags, Purpose, Refused, DatasetEntry, DatasetState};
 use chunking::{Codec, Digest, DigestKind, Kind};
-use datasets::{FakeWorker, Putter, Set, say};
+use datasets::{FakeWorker, Putter, Dataset, say};
 use procs::{Leader, TempDir, eventually, heft};
 use raw::Raw;
 use serde_json::{Value, json};
@@ -200,8 +200,8 @@ fn what_workers_say_that_they_hold_has_a_limit_and_goes_with_them() {
                 Uuid::from_u128(1 + number),
             );
             for frame in 0..140 {
-                let entry = |at: u32| SetEntry {
-                    state: SetState::Held,
+                let entry = |at: u32| DatasetEntry {
+                    state: DatasetState::Held,
                     digest: Digest { kind: DigestKind::Sha256, bytes: [7; 32] },
                     cache_id: Name::try_from(format!("{number}-{frame}-{at}-{}", "s".repeat(220))).unwrap(),
                     text: Default::default(),
@@ -230,9 +230,9 @@ fn questions_that_wait_for_an_answer_have_a_limit_and_go_with_who_asked() {
     let mut worker =
         FakeWorker::new(Raw::worker(&leader, Uuid::from_u128(5), "job.assign.x"), Uuid::from_u128(5));
     let mut client = Raw::client(&leader, "c");
-    let set = Set::of(&[("f", b"content")]);
+    let dataset = Dataset::of(&[("f", b"content")]);
     let put = std::thread::spawn(move || {
-        let outcome = Putter::new(&set, "set", "job.assign.x").put(&mut client).unwrap();
+        let outcome = Putter::new(&dataset, "set", "job.assign.x").put(&mut client).unwrap();
         assert!(outcome.over.is_some());
         client
     });

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use chunking::message::{Body, Reason, Refused, Submitted};
 use chunking::{Generation, Head, Kind};
-use procs::{Leader, PATIENCE, heft, stock_client, stock_worker};
+use procs::{Leader, PATIENCE, heft, classic_client, classic_worker};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// The leader still does its work.
 fn assert_well(leader: &Leader) {
-    let _worker = stock_worker(leader.port, &["job.assign.*"]);
-    let client = stock_client(leader.port, "well", &[], &[json!({"exec": "echo"})]);
+    let _worker = classic_worker(leader.port, &["job.assign.*"]);
+    let client = classic_client(leader.port, "well", &[], &[json!({"exec": "echo"})]);
     assert_eq!(client.finish().0, Some(0), "a job runs");
 }
 
@@ -353,7 +353,7 @@ fn a_used_job_id_with_other_content_is_refused_and_the_first_job_is_kept() {
     client.submit(job, "echo", &["first"]);
     let again = client.next().unwrap();
     assert_eq!((again.kind, Submitted::decode(&again.payload).unwrap().run), (Kind::Submitted, 1));
-    let _worker = stock_worker(leader.port, &["job.assign.*"]);
+    let _worker = classic_worker(leader.port, &["job.assign.*"]);
     let result = client.next().unwrap();
     assert_eq!(result.kind, Kind::Result);
     assert!(String::from_utf8(result.payload).unwrap().contains("first"));
@@ -393,7 +393,7 @@ fn operators_see_cancel_requeue_and_purge() {
     let job = Uuid::from_u128(7);
     client.submit(job, "crash", &[]);
     assert_eq!(client.next().unwrap().kind, Kind::Submitted);
-    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let mut worker = classic_worker(leader.port, &["job.assign.*"]);
     worker.event("crashing");
     let dead = client.next().unwrap();
     let result: Value = serde_json::from_slice(&dead.payload).unwrap();
@@ -438,7 +438,7 @@ fn a_result_goes_to_another_connection_of_its_client_or_waits_for_one() {
     first.submit(job, "echo", &["kept"]);
     assert_eq!(first.next().unwrap().kind, Kind::Submitted);
     drop(first);
-    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let mut worker = classic_worker(leader.port, &["job.assign.*"]);
     worker.event("acked");
     let mut second = Raw::client(&leader, "same");
     let result = second.next().unwrap();

@@ -68,10 +68,10 @@ fn input_file() -> impl Strategy<Value = InputFile> {
 }
 
 fn job_request() -> impl Strategy<Value = JobRequest> {
-    let stock = (guid(), text(), name(), vec(text(), 0..4), vec(input_file(), 0..4));
+    let classic = (guid(), text(), name(), vec(text(), 0..4), vec(input_file(), 0..4));
     let deliver = select(vec![Deliver::One, Deliver::All]);
     let ours = (any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs()), any::<[bool; 2]>());
-    (stock, ours).prop_map(
+    (classic, ours).prop_map(
         |(
             (job_id, client_id, exec_name, args, files),
             (priority, deliver, time_limit_ms, [require_worker, flatten]),
@@ -92,12 +92,12 @@ fn job_request() -> impl Strategy<Value = JobRequest> {
 
 fn job_result() -> impl Strategy<Value = JobResult> {
     let status = prop_oneof![select(vec!["OK", "FAILED", "DUPLICATE"]).prop_map(str::to_owned), text()];
-    let stock = (guid(), text(), text(), status, text(), text(), option::of(content()));
+    let classic = (guid(), text(), text(), status, text(), text(), option::of(content()));
     let ours = (any::<bool>(), option::of(any::<u32>()), option::of(any::<u32>()), option::of(any::<i32>()));
     let blobs = (option::of(blob()), option::of(blob()), option::of(blob()));
-    (stock, ours, blobs).prop_map(|(stock, (dead, attempts, run, exit_code), blobs)| {
+    (classic, ours, blobs).prop_map(|(classic, (dead, attempts, run, exit_code), blobs)| {
         let (archive, stdout_blob, stderr_blob) = blobs;
-        let (job_id, client_id, exec_name, status, stdout, stderr, output_archive) = stock;
+        let (job_id, client_id, exec_name, status, stdout, stderr, output_archive) = classic;
         let status = JobStatus::from(status);
         let empty = JobResult::new(job_id, client_id, exec_name, status);
         JobResult {

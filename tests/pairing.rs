@@ -1,18 +1,18 @@
-//! The pairing matrix: leader, worker and client, each ours and stock, in all eight combinations; and what only ours do.
+//! The pairing matrix: leader, worker and client, each ours and classic, in all eight combinations; and what only ours do.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/procs.rs"]
 mod procs;
 
-use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, stock_client, stock_leader, stock_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, classic_client, classic_leader, classic_worker};
 use serde_json::{Value, json};
 
 const INPUT: &[u8] = b"some input, \xff not text";
 
 enum AnyLeader {
     Ours(Leader),
-    Stock { _proc: Proc, port: u16 },
+    Classic { _proc: Proc, port: u16 },
 }
 
 impl AnyLeader {
@@ -20,14 +20,14 @@ impl AnyLeader {
         if ours {
             return AnyLeader::Ours(Leader::start(&[]));
         }
-        let (leader, port) = stock_leader();
-        AnyLeader::Stock { _proc: leader, port }
+        let (leader, port) = classic_leader();
+        AnyLeader::Classic { _proc: leader, port }
     }
 
     fn port(&self) -> u16 {
         match self {
             AnyLeader::Ours(leader) => leader.port,
-            AnyLeader::Stock { port, .. } => *port,
+            AnyLeader::Classic { port, .. } => *port,
         }
     }
 }
@@ -46,7 +46,7 @@ fn run_a_job(leader_ours: bool, worker_ours: bool, client_ours: bool) -> String 
     let _worker: (Option<Worker>, Option<Proc>) = if worker_ours {
         (Some(Worker::start(port, &[("echo", ECHO)], &[])), None)
     } else {
-        (None, Some(stock_worker(port, &["job.assign.*"])))
+        (None, Some(classic_worker(port, &["job.assign.*"])))
     };
     if client_ours {
         let dir = TempDir::new();
@@ -59,7 +59,7 @@ fn run_a_job(leader_ours: bool, worker_ours: bool, client_ours: bool) -> String 
         return stdout;
     }
     let job = json!({"exec": "echo", "args": ["a", "b c"], "files": [{"name": "in.bin", "content_b64": base64(INPUT)}]});
-    let (code, lines) = stock_client(port, "clientA", &[], &[job]).finish();
+    let (code, lines) = classic_client(port, "clientA", &[], &[job]).finish();
     assert_eq!(code, Some(0), "{lines:#?}");
     let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let result = events.into_iter().find(|event| event["event"] == "result").unwrap();
@@ -84,13 +84,13 @@ macro_rules! pairings {
 
 pairings! {
     our_leader_our_worker_our_client: true, true, true;
-    our_leader_our_worker_stock_client: true, true, false;
-    our_leader_stock_worker_our_client: true, false, true;
-    our_leader_stock_worker_stock_client: true, false, false;
-    stock_leader_our_worker_our_client: false, true, true;
-    stock_leader_our_worker_stock_client: false, true, false;
-    stock_leader_stock_worker_our_client: false, false, true;
-    stock_leader_stock_worker_stock_client: false, false, false;
+    our_leader_our_worker_classic_client: true, true, false;
+    our_leader_classic_worker_our_client: true, false, true;
+    our_leader_classic_worker_classic_client: true, false, false;
+    classic_leader_our_worker_our_client: false, true, true;
+    classic_leader_our_worker_classic_client: false, true, false;
+    classic_leader_classic_worker_our_client: false, false, true;
+    classic_leader_classic_worker_classic_client: false, false, false;
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_demo_runs_and_all_its_jobs_end_as_they_should() {
 fn s22_a_job_to_all_reaches_every_worker_and_comes_back_as_one() {
     let leader = Leader::start(&[]);
     let _ours = Worker::start(leader.port, &[("echo", ECHO)], &[]);
-    let _stock = stock_worker(leader.port, &["job.assign.*"]);
+    let _classic = classic_worker(leader.port, &["job.assign.*"]);
     // Both have to be there when it is submitted.
     let addr = leader.addr();
     while heft(&["status", &addr, "--output", "json"]).1.matches("\"patterns\"").count() < 2 {}
@@ -173,16 +173,16 @@ fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
 #[test]
 fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
     let leader = Leader::start(&[]);
-    let mut worker = stock_worker(leader.port, &["job.assign.*"]);
+    let mut worker = classic_worker(leader.port, &["job.assign.*"]);
     // Our own JSON escapes what is not ASCII: three times the bytes.
     let request =
         format!(r#"{{"ExecName":"echo","Args":["{}"],"Files":[],"Deliver":"all"}}"#, "é".repeat(900_000));
     let job = json!({"raw_b64": base64(request.as_bytes()), "subject": "job.submit.echo"});
-    let mut client = stock_client(leader.port, "clientA", &[], &[job]);
+    let mut client = classic_client(leader.port, "clientA", &[], &[job]);
     let refused = client.event("result");
     assert_eq!(refused["status"], "FAILED");
     assert!(refused["stderr"].as_str().unwrap().contains("at most 4194304"), "{}", refused["stderr"]);
-    let mut after = stock_client(leader.port, "clientA", &[], &[json!({"exec": "echo"})]);
+    let mut after = classic_client(leader.port, "clientA", &[], &[json!({"exec": "echo"})]);
     assert_eq!(after.event("result")["status"], "OK", "the worker is still there");
     worker.event("assigned");
 }

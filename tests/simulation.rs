@@ -105,7 +105,7 @@ struct SimWorker {
     running: BTreeMap<JobId, (Run, Attempt)>,
     /// Jobs whose inputs it receives, or that it may not start yet.
     receiving: BTreeMap<JobId, Receiving>,
-    /// Results that are kept: until settled by ours, for good by a stock worker's dedup, which has no result.
+    /// Results that are kept: until settled by ours, for good by a classic worker's dedup, which has no result.
     finished: BTreeMap<JobId, (Run, Attempt, bool)>,
 }
 
@@ -124,7 +124,7 @@ struct SimClient {
     /// Jobs that were submitted and have no result.
     open: BTreeMap<JobId, Submission>,
     to_submit: Vec<Submission>,
-    /// Whether it hands jobs in again that were taken: a stock client does not, and gets results only as they are pushed.
+    /// Whether it hands jobs in again that were taken: a classic client does not, and gets results only as they are pushed.
     asks_again: bool,
     /// Those of them.
     taken: BTreeSet<JobId>,
@@ -628,7 +628,7 @@ impl World {
         match action {
             Action::Assign(Assignment { job, run, attempt, worker: id, start, .. }) => {
                 assert_eq!(*id, worker.id, "a job for another worker");
-                assert!(*start || worker.class == WorkerClass::Leasing, "a stock worker cannot wait");
+                assert!(*start || worker.class == WorkerClass::Leasing, "a classic worker cannot wait");
                 let life = worker.life;
                 if let Some(held) = worker.running.get_mut(job) {
                     // It runs already: the new attempt takes it over, and the credit comes back with its end.

@@ -105,15 +105,15 @@ fn staged_inputs_in_logs_and_snapshots_from_before_stage_are_read_as_they_were()
 
     let id = |number: u128| JobId(Uuid::from_u128(number));
     let of = |number: u128| CacheId::of_inputs(id(number));
-    let set = |name: &str| CacheId::parse(name).unwrap();
-    // Staged and back; at a worker, with sets of its own; staged again; late, at another worker; of nobody.
-    let staged: Vec<(JobId, &CacheId)> = state.staged_sets().collect();
+    let dataset = |name: &str| CacheId::parse(name).unwrap();
+    // Staged and back; at a worker, with datasets of its own; staged again; late, at another worker; of nobody.
+    let staged: Vec<(JobId, &CacheId)> = state.staged_datasets().collect();
     let (two, three, four, lost) = (of(2), of(3), of(4), of(0x63));
     assert_eq!(staged, [(id(2), &two), (id(3), &three), (id(4), &four), (id(0x63), &lost)]);
     let job = |number| state.job(id(number)).unwrap();
     assert_eq!((&job(1).inputs, job(1).needs_transfers()), (&InputsState::Kept, true));
-    assert_eq!(job(2).datasets(), [set("a"), of(2), set("models")]);
-    assert_eq!(job(2).submission.datasets, [set("a"), set("models")]);
+    assert_eq!(job(2).datasets(), [dataset("a"), of(2), dataset("models")]);
+    assert_eq!(job(2).submission.datasets, [dataset("a"), dataset("models")]);
     assert_eq!((job(3).datasets(), job(3).needs_transfers()), (&[of(3)][..], false));
     assert_eq!((&job(4).inputs, job(4).needs_transfers()), (&InputsState::Kept, true));
     assert!(!job(5).needs_transfers() && job(5).datasets().is_empty());

@@ -1,4 +1,4 @@
-//! Large inputs and results through the whole chain: real leaders, workers and clients, ours and stock, with connections that
+//! Large inputs and results through the whole chain: real leaders, workers and clients, ours and classic, with connections that
 //! are cut, processes that are killed and peers that misbehave. What is delivered has the digest of what was sent, and when
 //! all is over nothing is left: no job, buffer, file or descriptor.
 //!
@@ -38,8 +38,8 @@ mod receivers;
 mod results;
 #[path = "transfers/short_lines.rs"]
 mod short_lines;
-#[path = "transfers/stock.rs"]
-mod stock;
+#[path = "transfers/classic.rs"]
+mod classic;
 #[path = "transfers/through.rs"]
 mod through;
 #[path = "transfers/world.rs"]

@@ -80,13 +80,13 @@ struct Ctx<'a> {
 }
 
 /// A frame that a peer heard.
-struct Heard {
+struct Inbound {
     kind: Kind,
     msg_id: Uuid,
     payload: Bytes,
 }
 
-impl Heard {
+impl Inbound {
     fn read<M: Body>(&self) -> M {
         M::decode(&self.payload).unwrap()
     }
@@ -597,7 +597,7 @@ impl World {
                     // Lines here let go of nothing.
                     Output::LetGo { .. } | Output::Supply { .. } => {}
                     Output::Turn { conn } => self.at(self.now + 1, Wake::Delivers(conn, Dir::ToLeader)),
-                    Output::Through { conn, head } => {
+                    Output::Splice { conn, head } => {
                         self.seen.passed_through += 1;
                         if let Some(conn) = self.conns.get_mut(&conn) {
                             conn.lanes[1].push_place(head);

@@ -1,4 +1,4 @@
-//! A worker's cache against a leader made of a socket and the wire format: sets come piece by piece, are visible when they are whole
+//! A worker's cache against a leader made of a socket and the wire format: datasets come piece by piece, are visible when they are whole
 //! and never before, make room for each other, and come again when they are damaged (CA03, CA05, C02, C08).
 
 #![allow(
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use cache_scene::{OURS, damage, heartbeat, job, of_4_mib, result, scene, some_data};
 use chunking::Kind;
-use chunking::message::{Body, Features, Inspect, Lacking, Reason, Release, SetState, Verdict};
+use chunking::message::{Body, Features, Inspect, Lacking, Reason, Release, DatasetState, Verdict};
 use datasets::{Data, MIB, acked, digest, have, said};
 use fake_leader::{Conn, PATIENCE};
 use heft::model::{CacheEntry, CachePutRequest, CacheStatus, JobStatus, JsonModel};
@@ -35,11 +35,11 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 #[tokio::test]
-async fn ca03_a_set_comes_piece_by_piece_and_is_visible_once_it_is_whole_and_counts() {
+async fn ca03_a_dataset_comes_piece_by_piece_and_is_visible_once_it_is_whole_and_counts() {
     let scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let first = have(&mut conn).await;
-    assert_eq!((first.anew, first.budget, first.used, first.sets.as_slice().len()), (1, 1 << 30, 0, 0));
+    assert_eq!((first.anew, first.budget, first.used, first.datasets.as_slice().len()), (1, 1 << 30, 0, 0));
     let data = some_data("set-v1", 1);
     data.hold(&mut conn, false).await;
     assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
@@ -62,9 +62,9 @@ async fn ca03_a_set_comes_piece_by_piece_and_is_visible_once_it_is_whole_and_cou
     drop(conn);
     let mut conn = scene.accept().await;
     let found = have(&mut conn).await;
-    let set = &found.sets.as_slice()[0];
-    assert_eq!((found.anew, set.state, set.cache_id.as_str()), (1, SetState::Held, "set-v1"));
-    assert_eq!((set.digest, found.used), (data.manifest.digest(), data.manifest.bytes()));
+    let dataset = &found.datasets.as_slice()[0];
+    assert_eq!((found.anew, dataset.state, dataset.cache_id.as_str()), (1, DatasetState::Held, "set-v1"));
+    assert_eq!((dataset.digest, found.used), (data.manifest.digest(), data.manifest.bytes()));
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn what_came_before_a_cut_or_a_kill_need_not_come_again() {
     scene.kill().await;
     assert!(!scene.visible("set").exists());
     // What is there counts by its digest alone.
-    let staged = scene.private("staging").join(data.generation.simple().to_string()).join("a");
+    let staged = scene.private("staging").join(data.version.simple().to_string()).join("a");
     let mut bytes = fs::read(&staged).unwrap();
     bytes[10] ^= 1;
     fs::write(&staged, bytes).unwrap();
@@ -259,7 +259,7 @@ async fn hostile_manifests_and_ids_are_refused_and_leave_nothing() {
     for id in ["..", "a/b", ".heft", "a\\b", "trailing.", "nul", "x\0", &"x".repeat(300)] {
         let data = Data::new(id, &[("a", b"x".to_vec())]);
         data.hold(&mut conn, true).await;
-        let (ack, _) = acked(&mut conn, data.generation).await;
+        let (ack, _) = acked(&mut conn, data.version).await;
         assert_eq!(ack.status, CacheStatus::Failed, "{id:?}");
     }
     assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("unsynced")), (0, 0, 0));
@@ -308,23 +308,23 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     let ack = large.acked(&mut conn).await;
     assert_eq!(
         ack.message,
-        "no room: needs 11 MiB, the cache may hold 10 MiB, 0 B are in use; raise --cache-budget or put a smaller set"
+        "no room: needs 11 MiB, the cache may hold 10 MiB, 0 B are in use; raise --cache-budget or put a smaller dataset"
     );
-    let sets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 10)).collect();
-    sets[0].push(&mut conn).await;
-    sets[1].push(&mut conn).await;
+    let datasets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 10)).collect();
+    datasets[0].push(&mut conn).await;
+    datasets[1].push(&mut conn).await;
     // The first is used by a job, so the second is the older one.
     let (id, request) = job(&[("s0", "s")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
     result(&mut conn, id).await;
     conn.settle(id, 1).await;
-    sets[2].hold(&mut conn, true).await;
-    assert_eq!(sets[2].send_manifest(&mut conn).await, Verdict::Ok);
-    let gone = said(&mut conn, "s1", SetState::Gone).await;
+    datasets[2].hold(&mut conn, true).await;
+    assert_eq!(datasets[2].send_manifest(&mut conn).await, Verdict::Ok);
+    let gone = said(&mut conn, "s1", DatasetState::Gone).await;
     assert_eq!(gone.text.as_str(), "evicted to make room for s2");
-    sets[2].send_lacking(&mut conn).await;
-    sets[2].acked(&mut conn).await;
+    datasets[2].send_lacking(&mut conn).await;
+    datasets[2].acked(&mut conn).await;
     assert!(scene.visible("s0").exists() && !scene.visible("s1").exists());
     scene.settles("sets", 6).await;
 
@@ -336,21 +336,21 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     )
     .await;
     heartbeat(&mut conn).await;
-    sets[3].hold(&mut conn, true).await;
-    assert_eq!(sets[3].send_manifest(&mut conn).await, Verdict::Ok);
-    let ack = sets[3].acked(&mut conn).await;
+    datasets[3].hold(&mut conn, true).await;
+    assert_eq!(datasets[3].send_manifest(&mut conn).await, Verdict::Ok);
+    let ack = datasets[3].acked(&mut conn).await;
     assert!(ack.message.contains("8 MiB are in use"), "{}", ack.message);
-    // A set that the leader takes back goes when the job has ended.
+    // A dataset that the leader takes back goes when the job has ended.
     let text = "removed".to_owned().into();
     let release = Release { reason: Reason::NONE, text, cache_id: "s0".to_owned().try_into().unwrap() };
     conn.say(Uuid::nil(), &release).await;
     heartbeat(&mut conn).await;
     assert!(scene.visible("s0").exists());
     conn.start(id, 1, 1).await;
-    said(&mut conn, "s0", SetState::Gone).await;
+    said(&mut conn, "s0", DatasetState::Gone).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
     conn.settle(id, 1).await;
-    let (ack, _) = sets[3].push(&mut conn).await;
+    let (ack, _) = datasets[3].push(&mut conn).await;
     assert_eq!(ack.status, CacheStatus::Ok, "{}", ack.message);
     assert!(!scene.visible("s0").exists() && scene.visible("s2").exists() && scene.visible("s3").exists());
 }
@@ -371,12 +371,12 @@ async fn the_order_of_use_outlives_a_restart() {
     let mut conn = scene.accept().await;
     let mut seen = Vec::new();
     while seen.len() < 2 {
-        seen.extend(have(&mut conn).await.sets.as_slice().iter().map(|set| set.cache_id.as_str().to_owned()));
+        seen.extend(have(&mut conn).await.datasets.as_slice().iter().map(|dataset| dataset.cache_id.as_str().to_owned()));
     }
     let next = of_4_mib("next", 3);
     next.hold(&mut conn, true).await;
     next.send_manifest(&mut conn).await;
-    said(&mut conn, "second", SetState::Gone).await;
+    said(&mut conn, "second", DatasetState::Gone).await;
 }
 
 #[tokio::test]
@@ -397,7 +397,7 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
     assert!(ack.message.contains("\"big.bin\" has other bytes at 0"), "{}", ack.message);
-    said(&mut conn, "set", SetState::Lost).await;
+    said(&mut conn, "set", DatasetState::Lost).await;
     assert!(!scene.visible("set").exists());
     let (_, lacked) = data.push(&mut conn).await;
     assert!(lacked > 0 && lacked <= MIB as u64, "only the damaged piece comes again: {lacked}");
@@ -408,9 +408,9 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (id, request) = job(&[("set", "small.txt")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    let gone = said(&mut conn, "set", SetState::Lost).await;
+    let gone = said(&mut conn, "set", DatasetState::Lost).await;
     assert!(gone.text.as_str().contains("\"small.txt\" was changed on the disk"), "{}", gone.text);
-    said(&mut conn, "set", SetState::Wanted).await;
+    said(&mut conn, "set", DatasetState::Wanted).await;
     data.hold(&mut conn, true).await;
     data.send_manifest(&mut conn).await;
     assert_eq!(data.send_lacking(&mut conn).await, 5);
@@ -430,8 +430,8 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     let (id, request) = job(&[("set", "small.txt"), ("good", "a")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    said(&mut conn, "good", SetState::Wanted).await;
-    said(&mut conn, "set", SetState::Wanted).await;
+    said(&mut conn, "good", DatasetState::Wanted).await;
+    said(&mut conn, "set", DatasetState::Wanted).await;
     // All of its pieces are right in another file of it, so that nothing lacks.
     data.hold(&mut conn, true).await;
     assert_eq!(data.acked(&mut conn).await.status, CacheStatus::Ok);
@@ -442,7 +442,7 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
 }
 
 #[tokio::test]
-async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it_counts_or_is_unknown() {
+async fn a_dataset_from_before_a_connection_is_used_when_the_leader_has_said_that_it_counts_or_is_unknown() {
     let mut scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let old = Data::new("set", &[("a", b"old".to_vec())]);
@@ -455,15 +455,15 @@ async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it
     // They were checked, and the leader heard so; the job was on its way by then.
     let mut checked = BTreeSet::new();
     while checked.len() < 2 {
-        let entries = have(&mut conn).await.sets;
-        let held = entries.as_slice().iter().filter(|entry| entry.state == SetState::Held);
+        let entries = have(&mut conn).await.datasets;
+        let held = entries.as_slice().iter().filter(|entry| entry.state == DatasetState::Held);
         checked.extend(held.map(|entry| entry.cache_id.as_str().to_owned()));
     }
     let (id, request) = job(&[("set", "a"), ("own", "b")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    said(&mut conn, "own", SetState::Wanted).await;
-    said(&mut conn, "set", SetState::Wanted).await;
+    said(&mut conn, "own", DatasetState::Wanted).await;
+    said(&mut conn, "set", DatasetState::Wanted).await;
     new.push(&mut conn).await;
     let text = "".into();
     let unknown = Release { reason: Reason::UNKNOWN, text, cache_id: "own".to_owned().try_into().unwrap() };
@@ -476,22 +476,22 @@ async fn a_set_from_before_a_connection_is_used_when_the_leader_has_said_that_it
     let (id, request) = job(&[("set", "a"), ("own", "b")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    let wanted = have(&mut conn).await.sets;
-    let wanted: Vec<_> = wanted.as_slice().iter().map(|set| (set.cache_id.as_str(), set.state)).collect();
-    assert_eq!(wanted, [("own", SetState::Wanted)]);
+    let wanted = have(&mut conn).await.datasets;
+    let wanted: Vec<_> = wanted.as_slice().iter().map(|dataset| (dataset.cache_id.as_str(), dataset.state)).collect();
+    assert_eq!(wanted, [("own", DatasetState::Wanted)]);
     conn.say(Uuid::nil(), &unknown).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
 }
 
 #[tokio::test]
-async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
+async fn ca11_a_job_waits_for_its_dataset_and_one_that_nobody_knows_is_a_miss() {
     let scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(MIB as u64)).await;
     let mut conn = scene.accept().await;
-    let data = Data::new("set", &[("d/x", b"from the set".to_vec())]);
+    let data = Data::new("set", &[("d/x", b"from the dataset".to_vec())]);
     let (id, request) = job(&[("set", "d/x")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    said(&mut conn, "set", SetState::Wanted).await;
+    said(&mut conn, "set", DatasetState::Wanted).await;
     let beat = heartbeat(&mut conn).await;
     assert_eq!(
         beat.jobs.as_slice().iter().map(|held| held.job).collect::<Vec<_>>(),
@@ -502,15 +502,15 @@ async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
     let ended = result(&mut conn, id).await;
     assert_eq!(
         (ended.status, ended.stdout.as_str()),
-        (JobStatus::Ok, "from the set 444 1\n"),
+        (JobStatus::Ok, "from the dataset 444 1\n"),
         "{}",
         ended.stderr
     );
     conn.settle(id, 1).await;
 
-    // Both ways of naming a file of a set.
+    // Both ways of naming a file of a dataset.
     let (id, request) = job(&[("set", "d/x")]);
-    let request = request.replace(r#""CacheId":"set""#, r#""CacheId":"set/d/x""#);
+    let request = request.replace(r#""CacheId":"dataset""#, r#""CacheId":"dataset/d/x""#);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
@@ -519,8 +519,8 @@ async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
     let (id, request) = job(&[("nobody", "x")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    said(&mut conn, "nobody", SetState::Wanted).await;
-    let text = "no such set".to_owned().into();
+    said(&mut conn, "nobody", DatasetState::Wanted).await;
+    let text = "no such dataset".to_owned().into();
     let unknown =
         Release { reason: Reason::UNKNOWN, text, cache_id: "nobody".to_owned().try_into().unwrap() };
     conn.say(Uuid::nil(), &unknown).await;
@@ -533,7 +533,7 @@ async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
     let (id, request) = job(&[("large", "x")]);
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
-    said(&mut conn, "large", SetState::Wanted).await;
+    said(&mut conn, "large", DatasetState::Wanted).await;
     large.hold(&mut conn, true).await;
     large.send_manifest(&mut conn).await;
     assert_eq!(large.acked(&mut conn).await.status, CacheStatus::Failed);
@@ -542,7 +542,7 @@ async fn ca11_a_job_waits_for_its_set_and_one_that_nobody_knows_is_a_miss() {
     assert!(ended.stderr.contains("no room: needs 2 MiB"), "{}", ended.stderr);
     drop(conn);
 
-    // A stock leader sends none.
+    // A classic leader sends none.
     let mut conn = scene.accept_with(Features::TRANSFERS).await;
     let (id, request) = job(&[("nobody", "x")]);
     conn.assign(id, &request).await;
@@ -599,7 +599,7 @@ async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
     scene.kill().await;
     drop(conn);
     let mut conn = scene.accept().await;
-    said(&mut conn, "set", SetState::Held).await;
+    said(&mut conn, "set", DatasetState::Held).await;
 }
 
 #[tokio::test]
@@ -640,7 +640,7 @@ async fn a_directory_has_one_keeper() {
 }
 
 #[tokio::test]
-async fn a_generation_that_counts_takes_the_place_of_one_that_is_on_its_way() {
+async fn a_version_that_counts_takes_the_place_of_one_that_is_on_its_way() {
     let scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let (old, new) = (some_data("set", 1), some_data("set", 2));
@@ -654,7 +654,7 @@ async fn a_generation_that_counts_takes_the_place_of_one_that_is_on_its_way() {
     let mut payload = Vec::new();
     chunking::message::Pack { pieces: chunking::message::PieceList::new(pack.pieces.clone()) }
         .encode(&mut payload);
-    conn.send_as(Kind::Pack, pack.id, old.generation, &payload).await;
+    conn.send_as(Kind::Pack, pack.id, old.version, &payload).await;
     heartbeat(&mut conn).await;
     scene.assert_visible(&new);
     scene.settles("staging", 0).await;
@@ -668,13 +668,13 @@ async fn a_generation_that_counts_takes_the_place_of_one_that_is_on_its_way() {
     other.hold(&mut conn, true).await;
     other.send_manifest(&mut conn).await;
     other.lack(&mut conn).await;
-    conn.say(other.generation, &release("other")).await;
-    conn.say(old.generation, &release("set")).await;
+    conn.say(other.version, &release("other")).await;
+    conn.say(old.version, &release("set")).await;
     heartbeat(&mut conn).await;
     scene.settles("staging", 0).await;
-    assert!(scene.visible("set").exists(), "another generation was meant");
-    conn.say(new.generation, &release("set")).await;
-    said(&mut conn, "set", SetState::Gone).await;
+    assert!(scene.visible("set").exists(), "another version was meant");
+    conn.say(new.version, &release("set")).await;
+    said(&mut conn, "set", DatasetState::Gone).await;
     assert!(!scene.visible("set").exists());
     scene.settles("sets", 0).await;
     scene.settles("unsynced", 0).await;

@@ -1,4 +1,4 @@
-//! A worker's cache: what sets share, what goes to make room and is remembered, and what happens when the leader changes its mind.
+//! A worker's cache: what datasets share, what goes to make room and is remembered, and what happens when the leader changes its mind.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,13 +22,13 @@ use std::os::unix::fs::MetadataExt;
 
 use cache_scene::{of_4_mib, scene, some_data};
 use chunking::dataset::sha256;
-use chunking::message::{Inspect, Lacking, Reason, Release, SetState, Verdict};
+use chunking::message::{Inspect, Lacking, Reason, Release, DatasetState, Verdict};
 use datasets::{Data, MIB, acked, have, said};
 use heft::model::CacheStatus;
 use noise::noise;
 use uuid::Uuid;
 
-/// A set that says of its files what they are not.
+/// A dataset that says of its files what they are not.
 fn untrue(cache: &str, files: &[(&str, Vec<u8>)], said: &[u8]) -> Data {
     let mut builder = chunking::dataset::ManifestBuilder::default();
     let data = Data::new(cache, files);
@@ -67,7 +67,7 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
     assert!(ack.message.contains("\"model.bin\" are right, and it does not hash"), "{}", ack.message);
-    said(&mut conn, "other", SetState::Gone).await;
+    said(&mut conn, "other", DatasetState::Gone).await;
     assert!(!scene.visible("other").exists());
     scene.kill().await;
     drop(conn);
@@ -75,13 +75,13 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     let mut held = Vec::new();
     let gone = loop {
         let found = have(&mut conn).await;
-        let of = |state| found.sets.as_slice().iter().filter(move |set| set.state == state);
-        held.extend(of(SetState::Held).map(|set| set.cache_id.as_str().to_owned()));
-        if let Some(gone) = of(SetState::Gone).find(|set| set.cache_id.as_str() == "evil") {
+        let of = |state| found.datasets.as_slice().iter().filter(move |dataset| dataset.state == state);
+        held.extend(of(DatasetState::Held).map(|dataset| dataset.cache_id.as_str().to_owned()));
+        if let Some(gone) = of(DatasetState::Gone).find(|dataset| dataset.cache_id.as_str() == "evil") {
             break gone.clone();
         }
     };
-    assert!(gone.text.as_str().contains("put the set again"), "{}", gone.text);
+    assert!(gone.text.as_str().contains("put the dataset again"), "{}", gone.text);
     assert!(!held.contains(&"evil".to_owned()));
     assert!(!scene.visible("evil").exists());
 }
@@ -91,7 +91,7 @@ fn release(cache: &str) -> Release {
 }
 
 #[tokio::test]
-async fn a_set_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
+async fn a_dataset_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
     let scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let data = some_data("set", 1);
@@ -99,7 +99,7 @@ async fn a_set_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
         data.hold(&mut conn, false).await;
         assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
         // Its files are being made, or just were.
-        conn.say(data.generation, &release("set")).await;
+        conn.say(data.version, &release("set")).await;
     }
     data.hold(&mut conn, false).await;
     assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
@@ -112,7 +112,7 @@ async fn a_set_that_is_taken_back_and_asked_for_again_at_once_comes_whole() {
 }
 
 #[tokio::test]
-async fn a_set_that_is_asked_for_again_says_again_what_it_lacks_unless_that_is_being_sent() {
+async fn a_dataset_that_is_asked_for_again_says_again_what_it_lacks_unless_that_is_being_sent() {
     let scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let data = some_data("set", 1);
@@ -138,19 +138,19 @@ async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again(
     let mut scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
     let mut conn = scene.accept().await;
     have(&mut conn).await;
-    let sets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 1)).collect();
-    for set in &sets {
-        set.push(&mut conn).await;
+    let datasets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 1)).collect();
+    for dataset in &datasets {
+        dataset.push(&mut conn).await;
     }
     // The first two had to go; each leader hears of it first of all, with what they were.
     let gone = async |conn: &mut fake_leader::Conn| -> Vec<_> {
         let first = have(conn).await;
         assert_eq!(first.anew, 1);
-        let gone = first.sets.as_slice().iter().filter(|set| set.state == SetState::Gone);
-        gone.map(|set| (set.cache_id.as_str().to_owned(), set.digest, set.text.to_string())).collect()
+        let gone = first.datasets.as_slice().iter().filter(|dataset| dataset.state == DatasetState::Gone);
+        gone.map(|dataset| (dataset.cache_id.as_str().to_owned(), dataset.digest, dataset.text.to_string())).collect()
     };
     let one = |n: usize, by: usize| {
-        (format!("s{n}"), sets[n].manifest.digest(), format!("evicted to make room for s{by}"))
+        (format!("s{n}"), datasets[n].manifest.digest(), format!("evicted to make room for s{by}"))
     };
     drop(conn);
     let mut conn = scene.accept().await;
@@ -160,12 +160,12 @@ async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again(
     let mut conn = scene.accept().await;
     assert_eq!(gone(&mut conn).await, [one(0, 2), one(1, 3)], "a new life knows it as well");
     // It has checked what it has when it can say so.
-    for set in &sets[2..] {
-        set.hold(&mut conn, true).await;
-        assert_eq!(set.acked(&mut conn).await.status, CacheStatus::Skipped);
+    for dataset in &datasets[2..] {
+        dataset.hold(&mut conn, true).await;
+        assert_eq!(dataset.acked(&mut conn).await.status, CacheStatus::Skipped);
     }
     // One is wanted again, and takes the place of another; one is not wanted at all any more.
-    sets[0].push(&mut conn).await;
+    datasets[0].push(&mut conn).await;
     conn.say(Uuid::nil(), &release("s1")).await;
     cache_scene::heartbeat(&mut conn).await;
     drop(conn);
@@ -175,7 +175,7 @@ async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again(
     assert!(left[0] == one(2, 0) || left[0] == one(3, 0), "{left:?}");
     // What the leader took back is not kept in mind.
     conn.say(Uuid::nil(), &release("s0")).await;
-    let released = said(&mut conn, "s0", SetState::Gone).await;
+    let released = said(&mut conn, "s0", DatasetState::Gone).await;
     assert_eq!(released.digest.bytes, [0; 32]);
     drop(conn);
     let mut conn = scene.accept().await;

@@ -76,9 +76,9 @@ fn a_program_gets_its_own_environment_and_not_the_workers() {
 fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later_jobs() {
     let leader = Leader::start(&[]);
     let dir = TempDir::new();
-    let set = dir.join("set");
-    std::fs::create_dir(&set).unwrap();
-    std::fs::write(set.join("a.bin"), "right".repeat(1000)).unwrap();
+    let dataset = dir.join("set");
+    std::fs::create_dir(&dataset).unwrap();
+    std::fs::write(dataset.join("a.bin"), "right".repeat(1000)).unwrap();
     std::fs::create_dir_all(dir.join("exe")).unwrap();
     let wrong = r#"for f in a.bin "$1"; do
         touch -r "$f" "$TMPDIR/time"
@@ -88,7 +88,7 @@ fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later
     head -c 5 "$1""#;
     write_program(&dir.join("exe/wrong"), wrong);
     let _worker = worker_with_secrets(leader.port, &dir, ("reads", "cat a.bin"), &[]);
-    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{err}");
     let submit = |exec: &str, args: &[&str]| {
         let addr = leader.addr();
@@ -161,10 +161,10 @@ fn a_job_that_puts_something_in_the_place_of_a_dataset_changes_nothing_for_later
 fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
     let leader = Leader::start(&[]);
     let dir = TempDir::new();
-    let set = dir.join("set");
-    std::fs::create_dir_all(&set).unwrap();
-    std::fs::write(set.join("a.bin"), vec![7; 48 << 20]).unwrap();
-    std::fs::write(set.join("b.bin"), "right".repeat(1000)).unwrap();
+    let dataset = dir.join("set");
+    std::fs::create_dir_all(&dataset).unwrap();
+    std::fs::write(dataset.join("a.bin"), vec![7; 48 << 20]).unwrap();
+    std::fs::write(dataset.join("b.bin"), "right".repeat(1000)).unwrap();
     std::fs::create_dir_all(dir.join("exe")).unwrap();
     write_program(&dir.join("exe/reads"), "cat b.bin");
     let mut command = Command::new("sh");
@@ -174,7 +174,7 @@ fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
         command.arg(flag).arg(dir.join(name));
     }
     let mut worker = Proc::start("heft worker", command.env("HEFT_LOG", "warn"));
-    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", set.to_str().unwrap()]);
+    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{err}");
     let own = dir.join("jobs/heft");
     let mut hits = 0;

@@ -199,7 +199,7 @@ async fn a_job_of_ours_runs_at_start_and_is_held_until_settled() {
 }
 
 #[tokio::test]
-async fn a_stock_leader_gets_a_classic_worker() {
+async fn a_classic_leader_gets_a_classic_worker() {
     let scene = scene(|config| config.welcome_wait = Duration::from_millis(30)).await;
     let (mut conn, _) = scene.accept().await;
     assert_eq!(conn.credit().await, 4);

@@ -32,7 +32,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fan {
     pub(crate) path: PathBuf,
-    /// As which set; the baseline does not ask.
+    /// As which dataset; the baseline does not ask.
     pub(crate) cache_id: String,
     /// How many must have it until it is over.
     pub(crate) wait: u32,

@@ -59,11 +59,11 @@ enum Command {
     Mixed(BenchArgs),
     /// How long a leader takes to begin where another ended, and the memory it then has
     Recovery(RecoveryArgs),
-    /// One set of files to several workers, until it is known that all of them have it
+    /// One dataset of files to several workers, until it is known that all of them have it
     Fanout(FanoutArgs),
-    /// A set that is put, put again, and put when parts of it have changed: which share of it moves
+    /// A dataset that is put, put again, and put when parts of it have changed: which share of it moves
     Delta(DeltaArgs),
-    /// Jobs that share sets, placed by what workers hold and without that: how many bytes move
+    /// Jobs that share datasets, placed by what workers hold and without that: how many bytes move
     Locality(LocalityArgs),
     /// The leader that is measured: `heft leader` itself
     #[command(hide = true)]

@@ -1,6 +1,6 @@
 //! The type byte of a frame: the founding documents' codes and ours.
 //!
-//! A frame whose code is unknown is still a frame; whether that matters is the connection's decision (stock peers skip
+//! A frame whose code is unknown is still a frame; whether that matters is the connection's decision (classic peers skip
 //! what they do not know, SPEC 1B), so looking the code up is a step of its own.
 
 use serde::Serialize;
@@ -134,7 +134,7 @@ impl Kind {
     }
 
     /// Whether a peer that announced nothing may exceed [`FRAME_BODY_BYTES_MAX`] with it (W06): these three carry
-    /// base64 contents, and a stock writer knows no limit.
+    /// base64 contents, and a classic writer knows no limit.
     ///
     /// [`FRAME_BODY_BYTES_MAX`]: crate::limits::FRAME_BODY_BYTES_MAX
     pub const fn is_classic_bulk(self) -> bool {

@@ -3,17 +3,17 @@
 //! Limits that an operator may change are defaults here and travel in [`Welcome`](crate::message::Welcome); the others
 //! are part of the protocol.
 
-/// The largest frame body we ever send: a stock reader drops the connection above it (W05).
+/// The largest frame body we ever send: a classic reader drops the connection above it (W05).
 pub const FRAME_BODY_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
 /// Default for what a peer that announced nothing may send in one SubmitJob, AckJob or CachePut (W06, C01). It is
-/// the whole range of the stock writer's Int32; such frames are streamed and never gathered.
+/// the whole range of the classic writer's Int32; such frames are streamed and never gathered.
 pub const CLASSIC_INBOUND_BODY_BYTES_MAX: u32 = i32::MAX.unsigned_abs();
 
 /// The largest first frame of a connection. A Hello is a subject and a little JSON; a stranger gets no more room.
 pub const FIRST_FRAME_BODY_BYTES_MAX: u32 = 128 * 1024;
 
-/// The largest body a leader may send us, if it is a stock one that passes on a frame of 4 MiB under a longer subject.
+/// The largest body a leader may send us, if it is a classic one that passes on a frame of 4 MiB under a longer subject.
 pub const DIALLED_BODY_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX + 64 * 1024;
 
 /// The largest subject: its length field has 16 bits (W10).
@@ -66,7 +66,7 @@ pub const MANIFEST_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub const CACHE_ID_BYTES_MAX: usize = 255;
 
 /// The most sets in one Have.
-pub const SETS_LISTED_MAX: usize = 512;
+pub const DATASETS_LISTED_MAX: usize = 512;
 
 /// The most bytes of a chunk in one Piece: what a connection that breaks costs, and what others wait for on a slow one.
 pub const CHUNK_PIECE_BYTES_MAX: u32 = 64 * 1024;
@@ -87,4 +87,4 @@ const _: () = assert!(RANGES_MAX * 8 + TEXT_BYTES_MAX + 4096 < FRAME_BODY_BYTES_
 const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_MAX && CHUNK_BYTES_MAX.is_multiple_of(CHUNK_BYTES_MIN));
 const _: () = assert!(PACK_PIECES_MAX * 36 + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () =
-    assert!(SETS_LISTED_MAX * (64 + NAME_BYTES_MAX + TEXT_BYTES_MAX) < FRAME_BODY_BYTES_MAX as usize);
+    assert!(DATASETS_LISTED_MAX * (64 + NAME_BYTES_MAX + TEXT_BYTES_MAX) < FRAME_BODY_BYTES_MAX as usize);

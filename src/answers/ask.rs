@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     BlobPage, Cancelled, Checked, Collected, DeadPage, DeadShown, Explained, Found, Inspected, Purged,
-    Pushed, Removed, Requeued, SetPage, SetShown,
+    Pushed, Removed, Requeued, DatasetPage, DatasetShown,
 };
 
 /// A question, and what answers it.
@@ -115,12 +115,12 @@ questions! {
         #[serde(default)] dry_run: bool,
     } -> Collected;
     /// The datasets that the leader keeps, and the puts that are under way.
-    DatasetLs = "dataset.ls" {} -> SetPage;
+    DatasetLs = "dataset.ls" {} -> DatasetPage;
     /// One dataset: its files, and how each worker has it.
     DatasetStatus = "dataset.status" {
         /// Its id.
         cache_id: String,
-    } -> SetShown;
+    } -> DatasetShown;
     /// Removes a dataset from the leader and from all workers.
     DatasetRm = "dataset.rm" {
         /// Its id.
@@ -135,7 +135,7 @@ questions! {
     DatasetPush = "dataset.push" {
         /// Its id.
         cache_id: String,
-        /// The workers, by a pattern; those of the set's own target if there is none.
+        /// The workers, by a pattern; those of the dataset's own target if there is none.
         #[serde(default, skip_serializing_if = "Option::is_none")] target: Option<String>,
     } -> Pushed;
     /// Why a job is where it is, worker by worker.

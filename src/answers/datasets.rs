@@ -5,19 +5,20 @@ use serde::{Deserialize, Serialize};
 /// The answer to `dataset.ls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SetPage {
-    /// The sets, at most 1,000.
-    pub sets: Vec<SetRow>,
+pub struct DatasetPage {
+    /// The datasets, at most 1,000.
+    #[serde(rename = "sets")]
+    pub datasets: Vec<DatasetRow>,
     /// Puts that are under way.
     pub puts: Vec<PutRow>,
-    /// Whether there are more sets.
+    /// Whether there are more datasets.
     pub more: bool,
 }
 
-/// A set.
+/// A dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SetRow {
+pub struct DatasetRow {
     /// Its id.
     pub cache_id: String,
     /// Its content.
@@ -29,7 +30,8 @@ pub struct SetRow {
     /// The workers that are to have it.
     pub target: String,
     /// The id of this content.
-    pub generation: String,
+    #[serde(rename = "generation")]
+    pub version: String,
     /// How long ago it was put.
     pub put_ms: Option<u64>,
     /// Bytes that the leader keeps for it.
@@ -48,7 +50,7 @@ pub struct SetRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PutRow {
-    /// The set.
+    /// The dataset.
     pub cache_id: String,
     /// Bytes that came.
     pub received: u64,
@@ -61,10 +63,10 @@ pub struct PutRow {
 /// The answer to `dataset.status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SetShown {
-    /// The set.
+pub struct DatasetShown {
+    /// The dataset.
     #[serde(flatten)]
-    pub set: SetRow,
+    pub dataset: DatasetRow,
     /// The workers that hold it or are to hold it, at most 1,000.
     pub workers: Vec<AtWorker>,
     /// Its files, at most 1,000.
@@ -74,14 +76,14 @@ pub struct SetShown {
 }
 
 words! {
-    /// How a worker has a set.
+    /// How a worker has a dataset.
     AtWorkerState {
         Held = "held", Coming = "coming", Waiting = "waiting", Failed = "failed", Gone = "gone",
         Away = "away",
     }
 }
 
-/// How a worker has a set.
+/// How a worker has a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AtWorker {
@@ -103,7 +105,7 @@ pub struct AtWorker {
     pub used: u64,
 }
 
-/// A file of a set.
+/// A file of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileRow {

@@ -36,7 +36,7 @@ words! {
 
 words! {
     /// How a worker has a dataset that a job names.
-    SetState { Held = "held", Coming = "coming", Expected = "expected", Missing = "missing", }
+    DatasetState { Held = "held", Coming = "coming", Expected = "expected", Missing = "missing", }
 }
 
 /// Why a job is where it is.
@@ -58,7 +58,7 @@ pub struct Explained {
     /// By what its worker is chosen.
     pub policy: String,
     /// The datasets it names.
-    pub datasets: Vec<NamedSet>,
+    pub datasets: Vec<NamedDataset>,
     /// What it waits for, if it waits.
     pub waits: Option<Waits>,
     /// The workers that are connected, at most 1,000.
@@ -70,7 +70,7 @@ pub struct Explained {
 /// A dataset that a job names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NamedSet {
+pub struct NamedDataset {
     /// Its id.
     pub cache_id: String,
     /// Whether the leader has it.
@@ -78,7 +78,8 @@ pub struct NamedSet {
     /// How large it is.
     pub bytes: Option<u64>,
     /// Which content the leader has.
-    pub generation: Option<String>,
+    #[serde(rename = "generation")]
+    pub version: Option<String>,
 }
 
 /// What a job waits for.
@@ -123,7 +124,8 @@ pub struct SeenWorker {
     /// The agent that holds datasets for it.
     pub agent: Option<String>,
     /// What it has of each dataset.
-    pub sets: Vec<SetAt>,
+    #[serde(rename = "sets")]
+    pub datasets: Vec<DatasetAt>,
     /// What it would have to get.
     #[serde(flatten)]
     pub cost: MoveCost,
@@ -176,11 +178,11 @@ pub struct MoveCost {
 /// How a worker has one dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SetAt {
-    /// The set's id.
+pub struct DatasetAt {
+    /// The dataset's id.
     pub cache_id: String,
     /// How.
-    pub state: SetState,
+    pub state: DatasetState,
     /// Bytes that it lacks, if that is known.
     pub missing: Option<u64>,
 }

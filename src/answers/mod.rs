@@ -69,11 +69,11 @@ mod status;
 
 pub use blobs::{BlobPage, BlobRow, BlobState, Checked, Collected};
 pub use datasets::{
-    AtWorker, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, SetPage, SetRow, SetShown,
+    AtWorker, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, DatasetPage, DatasetRow, DatasetShown,
     WorkerInspected,
 };
 pub use explain::{
-    Explained, Load, MoveCost, NamedSet, Phase, SeenWorker, SetAt, SetState, Takes, Verdict, Waits, WaitsFor,
+    Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, DatasetAt, DatasetState, Takes, Verdict, Waits, WaitsFor,
 };
 pub use jobs::{Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was};
 pub use status::{

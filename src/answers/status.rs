@@ -9,7 +9,7 @@ words! {
 
 words! {
     /// What a worker is.
-    WorkerClass { Heft = "heft", Stock = "stock", Minimal = "minimal", }
+    WorkerClass { Heft = "heft", Classic = "stock", Minimal = "minimal", }
 }
 
 /// What a leader does.

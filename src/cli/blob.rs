@@ -24,7 +24,7 @@ Files that nothing refers to are also collected by the leader itself, after its 
 running there is `heft-tools log verify DATA`.
 
 Exit codes: 0 done, and for verify: all is as it was written; 1 verify found damage, or the leader answered with an error;
-2 the command line is not right; 3 the leader cannot be reached or is a stock one.";
+2 the command line is not right; 3 the leader cannot be reached or is a classic one.";
 
 /// Look after the large inputs and parts of results that a leader keeps
 #[derive(Debug, Args)]

@@ -61,10 +61,10 @@ fn render(job: &Explained) -> String {
             lines.push_str(&format!("{head:8}  {}\n", printable(what)));
         }
     }
-    for (place, set) in job.datasets.iter().enumerate() {
+    for (place, dataset) in job.datasets.iter().enumerate() {
         let head = if place == 0 { "datasets" } else { "" };
-        let bytes = set.bytes.map(|bytes| format!(", {}", ByteSize(bytes))).unwrap_or_default();
-        lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&set.cache_id)));
+        let bytes = dataset.bytes.map(|bytes| format!(", {}", ByteSize(bytes))).unwrap_or_default();
+        lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&dataset.cache_id)));
     }
     if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {
         lines.push_str(&format!("{:8}  {}\n", "waits for", printable(&waits.text)));
@@ -109,7 +109,7 @@ mod tests {
             "job_id": "j-1", "phase": "queued", "key": "job.assign.calcA", "policy": "locality",
             "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500}, "datasets": [{"cache_id": "models-v2", "bytes": 1024}],
             "workers": [
-                {"id": "w-1", "name": "host-1", "verdict": "best", "text": "the set is coming", "missing_bytes": 1 << 20,
+                {"id": "w-1", "name": "host-1", "verdict": "best", "text": "the dataset is coming", "missing_bytes": 1 << 20,
                  "running": 1, "credit": 3},
                 {"id": "w-2", "name": null, "verdict": "no-match", "text": "its patterns do not match"},
             ],
@@ -122,7 +122,7 @@ datasets  models-v2, 1 KiB
 waits for  host-1, which gets models-v2
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY
-w-1     host-1  best        1 MiB        1       3  the set is coming
+w-1     host-1  best        1 MiB        1       3  the dataset is coming
 w-2     -       no-match        -        -       -  its patterns do not match
 ";
         assert_eq!(render(&answer), expected);

@@ -157,7 +157,7 @@ fn describe(event: &JobEvent, rate: Option<u64>) -> String {
             format!("{leader} has not answered the hello and is taken for a classic leader: there {what}")
         }
         JobEvent::ResultMayBeLost { leader } => format!(
-            "{leader} is a stock leader, and those drop the results of clients that are away: if the job ended \
+            "{leader} is a classic leader, and those drop the results of clients that are away: if the job ended \
              meanwhile, no result comes (stop with Ctrl-C or --timeout, and submit it anew if running it twice does no harm)"
         ),
     }

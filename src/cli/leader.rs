@@ -143,7 +143,7 @@ pub struct LeaderArgs {
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
 
-    /// Take jobs from stock workers that do not answer within 1 s, doubling to 30 s, as the older system does.
+    /// Take jobs from classic workers that do not answer within 1 s, doubling to 30 s, as the older system does.
     #[arg(long)]
     classic_ack_timeout: bool,
 
@@ -188,7 +188,7 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "48MiB", value_name = "SIZE")]
     buffers: ByteSize,
 
-    /// The largest SubmitJob or AckJob of a stock peer, which comes as a stream; at most 2 GiB less one byte.
+    /// The largest SubmitJob or AckJob of a classic peer, which comes as a stream; at most 2 GiB less one byte.
     #[arg(long, default_value = "2147483647", value_name = "SIZE")]
     classic_inbound_max: ByteSize,
 

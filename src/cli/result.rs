@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
 Without --out the files that the job left are not fetched.
 
 Exit codes: 0 the job ended OK, 1 it FAILED, the leader has no result of it or bytes of the result are missing, 2 the command
-line is not right, 3 the leader cannot be reached or is a stock one, 4 --timeout ran out.";
+line is not right, 3 the leader cannot be reached or is a classic one, 4 --timeout ran out.";
 
 /// Results that the leader keeps
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::answers::{SetShown, ask};
+use crate::answers::{DatasetShown, ask};
 use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
@@ -65,7 +65,7 @@ pub struct SubmitArgs {
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
     /// A file of a dataset that was put before, and the name it gets in the job's directory (default: its own); an id alone is
-    /// all files of the set.
+    /// all files of the dataset.
     #[arg(long = "cache", value_name = "CACHE_ID[/NAME[=NAME]]", value_parser = cached)]
     caches: Vec<Cached>,
     /// The digest that large files are checked by: over the list of chunk checksums, or over every byte.
@@ -199,7 +199,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
     let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
-    // A set without a name of a file in it has the leader asked what is in it.
+    // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options { downloads, ..reach };
@@ -376,7 +376,7 @@ fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cached {
     id: CacheId,
-    /// Its name in the set; all files without one.
+    /// Its name in the dataset; all files without one.
     inner: Option<String>,
     /// Its name for the job.
     name: Option<String>,
@@ -396,7 +396,7 @@ fn cached(text: &str) -> Result<Cached, String> {
     Ok(Cached { id, inner: Some(inner), name: Some(name) })
 }
 
-/// The files of datasets as the job names them. Where a whole set is meant the leader is asked what is in it.
+/// The files of datasets as the job names them. Where a whole dataset is meant the leader is asked what is in it.
 async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<InputFile>> {
     let mut files = Vec::new();
     for cached in caches {
@@ -413,13 +413,13 @@ async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<
     Ok(files)
 }
 
-/// All names in a set, if the answer to `dataset.status` has all.
-fn names_in(id: &str, shown: SetShown) -> Result<Vec<String>, Usage> {
-    let files = u64::from(shown.set.files.unwrap_or_default());
+/// All names in a dataset, if the answer to `dataset.status` has all.
+fn names_in(id: &str, shown: DatasetShown) -> Result<Vec<String>, Usage> {
+    let files = u64::from(shown.dataset.files.unwrap_or_default());
     let names: Vec<String> = shown.names.into_iter().map(|file| file.name).collect();
     if names.is_empty() || names.len() as u64 != files {
         return Err(Usage(format!(
-            "--cache {id} means all files of the set, which has {files}; the leader lists {} of them: name those that the job \
+            "--cache {id} means all files of the dataset, which has {files}; the leader lists {} of them: name those that the job \
              needs with --cache {id}/NAME",
             names.len()
         )));
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_of_a_set_are_meant_only_if_all_are_known() {
+    fn all_files_of_a_dataset_are_meant_only_if_all_are_known() {
         let names_in = |status: Value| names_in("s", serde_json::from_value(status).unwrap());
         let status = json!({"files": 2, "names": [{"name": "a"}, {"name": "b/c"}], "more": false});
         assert_eq!(names_in(status).unwrap(), ["a", "b/c"]);

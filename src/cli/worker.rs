@@ -27,7 +27,7 @@ use crate::worker::{
 use super::exit::Usage;
 use super::{check_own, not_safe, time_limit};
 
-/// Where sets are kept (FS01).
+/// Where datasets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ Examples:
   heft worker 127.0.0.1 5000 --exe-dir ./exe --work-dir ./jobs --time-limit 10m --keep-failed
       runs programs from ./exe, each for at most ten minutes, and keeps what failed jobs left
   heft worker leader.example 5000 --cache-only --cache-dir /opt/grid/cache
-      takes no jobs, and keeps the cache of the stock worker on this host
+      takes no jobs, and keeps the cache of the classic worker on this host
 
 A job's ExecName is a file in the exe directory: NAME.exe, or else NAME. It runs in a directory of
 its own with the job's input files, and the files it makes there go back with its output.
@@ -62,7 +62,7 @@ pub struct WorkerArgs {
     /// Where job directories are made, in `heft` beneath it
     #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
     pub work_dir: PathBuf,
-    /// Where sets of files are kept that jobs name by CacheId; one directory for each worker
+    /// Where datasets of files are kept that jobs name by CacheId; one directory for each worker
     /// [default: /opt/grid/cache]
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -70,15 +70,15 @@ pub struct WorkerArgs {
     /// [default: half of what the file system has for it]
     #[arg(long, value_name = "SIZE")]
     pub cache_budget: Option<ByteSize>,
-    /// How files of sets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
-    /// reflinks, else copies; with hard links a job can change the set for later ones
+    /// How files of datasets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
+    /// reflinks, else copies; with hard links a job can change the dataset for later ones
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
-    /// Keep the cache alone and take no jobs: for a stock worker on this host that uses the directory, which so gets datasets and
+    /// Keep the cache alone and take no jobs: for a classic worker on this host that uses the directory, which so gets datasets and
     /// inputs of any size
     #[arg(long)]
     pub cache_only: bool,
-    /// The stock worker's id, if the leader cannot tell it by its address
+    /// The classic worker's id, if the leader cannot tell it by its address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
     /// Take a work, cache or exe directory that another user owns or can write to; who can may lead the worker's files elsewhere,
@@ -246,7 +246,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
         let config = worker.config();
         if config.cache_only {
-            let worker = config.cache_for.map_or("the stock worker on this host".to_owned(), |id| format!("worker {id}"));
+            let worker = config.cache_for.map_or("the classic worker on this host".to_owned(), |id| format!("worker {id}"));
             tracing::info!(cache = %cache_dir.display(), "no jobs are taken: this worker keeps the cache for {worker}");
         }
         tracing::info!(id = %config.id, leader = %config.leader, patterns = ?config.patterns,

@@ -48,7 +48,7 @@ pub enum Mode {
         /// Transfers that one connection may have, if it said so.
         transfers_max: Option<u64>,
     },
-    /// A stock leader, as far as we know.
+    /// A classic leader, as far as we know.
     Classic,
 }
 

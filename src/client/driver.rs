@@ -368,7 +368,7 @@ impl Driver {
             self.tell(id, JobEvent::Ignored { leader: leader.clone(), what });
         }
         if again && classic {
-            tracing::info!(job = %id, %leader, "submitted again to a stock leader, which loses results of clients that are away");
+            tracing::info!(job = %id, %leader, "submitted again to a classic leader, which loses results of clients that are away");
             self.tell(id, JobEvent::ResultMayBeLost { leader });
         }
         self.send_cancel(conn, id);
@@ -424,7 +424,7 @@ impl Driver {
     }
 
     fn take_frame(&mut self, conn: Conn, frame: &InFrame) {
-        // Result and job control carry the job in both ids; a stock leader too (T05).
+        // Result and job control carry the job in both ids; a classic leader too (T05).
         let job = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
         let read = match frame.kind() {
             Some(Kind::Result) => {

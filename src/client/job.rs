@@ -90,7 +90,7 @@ pub enum JobEvent {
         /// What becomes of it instead, for people.
         what: String,
     },
-    /// It was submitted again to a stock leader, which drops results of clients that are away: if the job ended
+    /// It was submitted again to a classic leader, which drops results of clients that are away: if the job ended
     /// meanwhile, no result will come.
     ResultMayBeLost {
         /// The leader's address.
@@ -132,7 +132,7 @@ impl JobHandle {
     }
 
     /// Asks the leader to end the job. Its end still comes by `wait`: a job that was never sent ends at once, one that
-    /// is under way with whatever the leader says, and one of a stock leader by itself.
+    /// is under way with whatever the leader says, and one of a classic leader by itself.
     pub async fn cancel(&self, why: impl Into<String>) {
         let command = Command::Cancel { job: self.id, why: why.into(), reply: None };
         self.commands.send(command).await.ok();

@@ -5,8 +5,8 @@
 //! every unfinished job is submitted again under it, and the first result counts (C07).
 //!
 //! Against a **heft leader** nothing is lost that way: it answers with where the job stands, or with the stored result. A
-//! **stock leader** does not announce itself; after a short wait the client goes on in classic mode. There are no
-//! acknowledgements, progress, cancelling or questions then. A stock leader ignores a repeated MsgId (DD04), so submitting
+//! **classic leader** does not announce itself; after a short wait the client goes on in classic mode. There are no
+//! acknowledgements, progress, cancelling or questions then. A classic leader ignores a repeated MsgId (DD04), so submitting
 //! again never runs a job twice on it and heals one that was restarted and forgot; but it also drops the result of a
 //! job that ended while its client was away, and answers nothing for it afterwards. Handing in the same work under a new id
 //! could run it twice, so the client does not: it says [`JobEvent::ResultMayBeLost`] and goes on waiting, and how long
@@ -37,7 +37,7 @@ mod receipts;
 mod remote;
 mod single;
 mod spec;
-mod wishes;
+mod unsupported;
 
 pub use chunking::message::{Purpose, Stage, Standing};
 pub use chunking::{Codec, Digest, DigestKind};
@@ -73,7 +73,7 @@ pub struct Options {
     pub desired: u32,
     /// How connections are tuned.
     pub tuning: Tuning,
-    /// How long a leader that has never answered the announcement may take to do so before it counts as a stock one. Its answer
+    /// How long a leader that has never answered the announcement may take to do so before it counts as a classic one. Its answer
     /// still counts when it comes later.
     pub welcome_wait: Duration,
     /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.

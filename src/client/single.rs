@@ -19,7 +19,7 @@ use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
 use super::spec::{JobSpec, Prepared, payload_room, prepared, too_large};
-use super::wishes::Wishes;
+use super::unsupported::Wishes;
 use crate::answers::ask::Ask;
 use crate::units::Span;
 

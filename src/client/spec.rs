@@ -15,7 +15,7 @@ use chunking::{ChunkPlan, DigestKind, Generation};
 use uuid::Uuid;
 
 use super::error::ClientError;
-use super::wishes::Wishes;
+use super::unsupported::Wishes;
 use crate::core::subject::routing_key;
 use crate::model::blob_id;
 use crate::model::{BlobRef, InputFile, JobRequest, JsonModel};

@@ -29,8 +29,8 @@ pub enum DatasetSays {
     },
     /// What a worker lacks.
     Lack {
-        /// The generation.
-        generation: Uuid,
+        /// The version.
+        version: Uuid,
         /// What it says.
         lack: Lack,
     },
@@ -38,12 +38,12 @@ pub enum DatasetSays {
     Have(Have),
     /// What a worker made of a dataset.
     Ack {
-        /// What it answers: a generation, or a question.
+        /// What it answers: a version, or a question.
         to: Uuid,
         /// What it says.
         result: CachePutResult,
     },
-    /// A stock client's put, whole in one frame (T06).
+    /// A classic client's put, whole in one frame (T06).
     Classic {
         /// The request.
         request: Uuid,
@@ -87,8 +87,8 @@ impl DatasetSays {
             return Some(Ok(DatasetSays::Ack { to: head.corr_id, result }));
         }
         if kind == Kind::Lack && is_ours {
-            let generation = head.msg_id;
-            return Some(Lack::decode(payload).map(|lack| DatasetSays::Lack { generation, lack }));
+            let version = head.msg_id;
+            return Some(Lack::decode(payload).map(|lack| DatasetSays::Lack { version, lack }));
         }
         (kind == Kind::Have && is_ours).then(|| Have::decode(payload).map(DatasetSays::Have))
     }
@@ -107,10 +107,10 @@ impl Session {
         self.frame(head, result.to_json()).ok()
     }
 
-    /// The subject of a put for a stock worker (S08).
+    /// The subject of a put for a classic worker (S08).
     pub const CACHE_PUT_SUBJECT: &str = "cache.put";
 
-    /// A put as the founding documents have it, for a stock worker.
+    /// A put as the founding documents have it, for a classic worker.
     pub fn cache_put(&self, request: Uuid, payload: Bytes) -> Result<WireFrame, EncodeError> {
         let subject = Self::CACHE_PUT_SUBJECT;
         self.frame(Head { corr_id: request, subject, ..Head::new(Kind::CachePut) }, payload)

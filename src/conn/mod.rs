@@ -1,18 +1,18 @@
 //! One peer's side of the protocol, as the leader sees it: which generation it speaks, who it is, what it said, and how
 //! things are said to it.
 //!
-//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Heard`] and the leader's words into frames that
+//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Inbound`] and the leader's words into frames that
 //! this peer can read; it never decides what happens to a job.
 
 mod dataset;
-mod hear;
-mod say;
+mod decode;
+mod encode;
 mod transfer;
 
 pub use dataset::DatasetSays;
-pub(crate) use hear::read_result;
-pub use hear::{AckBody, AckSays, BulkOf, Heard, SubmitBody};
-pub use say::WireFrame;
+pub(crate) use decode::read_result;
+pub use decode::{AckBody, AckSays, BulkOf, Inbound, SubmitBody};
+pub use encode::WireFrame;
 pub use transfer::{TransferSays, Want, WireChunk};
 
 use std::collections::HashMap;
@@ -106,7 +106,7 @@ pub struct Session {
     names_bytes: u64,
 }
 
-/// A worker that keeps a cache for stock workers, and runs nothing.
+/// A worker that keeps a cache for classic workers, and runs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agent {
     /// The one worker that it serves; without one, those on its host.
@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Whether it is a stock worker that can be sent a put: the layouts before F2 know none.
+    /// Whether it is a classic worker that can be sent a put: the layouts before F2 know none.
     pub fn takes_cache_puts(&self) -> bool {
         let is_worker = matches!(self.role, Role::Worker { .. });
         is_worker && !self.is_announced() && self.generation == Generation::F2

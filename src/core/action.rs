@@ -114,7 +114,7 @@ pub enum Action {
         /// What it was.
         dataset: Arc<Dataset>,
     },
-    /// Ask an agent to hold a dataset: jobs wait that name it, and a stock worker that it serves has room for them. What comes of it shows
+    /// Ask an agent to hold a dataset: jobs wait that name it, and a classic worker that it serves has room for them. What comes of it shows
     /// what it is said to hold.
     AskAgent {
         /// Whom.
@@ -122,7 +122,7 @@ pub enum Action {
         /// What.
         cache: CacheId,
     },
-    /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for stock workers that have agents (C01).
+    /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for classic workers that have agents (C01).
     StageInputs {
         /// The job.
         job: JobId,
@@ -238,8 +238,8 @@ pub enum Refusal {
     },
     /// A job that has to be there as a transfer, and only workers that take none.
     #[error(
-        "the job has {bytes} bytes, and the {workers} connected workers that match {key} are stock workers, which take \
-         frames of at most {limit}: start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+        "the job has {bytes} bytes, and the {workers} connected workers that match {key} are classic workers, which take \
+         frames of at most {limit}: start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
     )]
     NoCapableWorker {
         /// What matched.
@@ -254,7 +254,7 @@ pub enum Refusal {
     /// A job that names datasets, and only workers that cannot be sent any and do not have them.
     #[error(
         "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a heft worker, or an \
-         agent (`heft worker --cache-only`) beside the stock worker"
+         agent (`heft worker --cache-only`) beside the classic worker"
     )]
     NoDatasets {
         /// What matched.
@@ -285,7 +285,7 @@ pub enum Waiting {
         /// The key.
         key: String,
     },
-    /// All connected workers that match its key are stock workers, and it can only go as a transfer.
+    /// All connected workers that match its key are classic workers, and it can only go as a transfer.
     NoTransfers {
         /// The key.
         key: String,
@@ -330,18 +330,18 @@ impl fmt::Display for Waiting {
             Waiting::NoWorker { key } => write!(f, "no connected worker matches {key}: start one"),
             Waiting::NoTransfers { key, workers } => write!(
                 f,
-                "the {workers} connected workers that match {key} are stock workers, which take frames of at most \
-                 4,194,304 bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+                "the {workers} connected workers that match {key} are classic workers, which take frames of at most \
+                 4,194,304 bytes; start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
             ),
             Waiting::NotStaged { key, why } => write!(
                 f,
-                "only stock workers match {key}, and its inputs do not get to one by the agent beside it: {why}; start a heft worker, or \
+                "only classic workers match {key}, and its inputs do not get to one by the agent beside it: {why}; start a heft worker, or \
                  wait"
             ),
             Waiting::NoDatasets { key, workers } => write!(
                 f,
                 "the {workers} connected workers that match {key} cannot be sent the datasets that the job names: start a \
-                 heft worker, or an agent (`heft worker --cache-only`) beside the stock worker"
+                 heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
             ),
             Waiting::WorkerLacks { worker, lack } => {
                 write!(f, "worker {worker} {}: {}", lack.text(), lack.next_step())

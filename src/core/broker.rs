@@ -1,16 +1,16 @@
 //! The broker: events in, actions out, time passed in.
 //!
 //! It decides and proposes records, and changes no job by itself: what follows from a record once that counts is in
-//! [`committed`](super::committed). It holds the indexes that make decisions quick (queues, leases, who is connected
+//! [`apply`](super::committed). It holds the indexes that make decisions quick (queues, leases, who is connected
 //! where); all of them follow from [`State`] and from the connections. The leader is who calls it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::{Action, Standing, WorkerOrder};
 use super::broken;
-use super::committed::Proposals;
+use super::apply::Proposals;
 use super::dispatch::Assignments;
-use super::due::Due;
+use super::timers::Due;
 use super::ended::Results;
 use super::event::{Event, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, JobId, Micros, Run, WorkerId};
@@ -146,7 +146,7 @@ impl Broker {
             }
             Event::NotHolding { worker, cache } => self.holds_not(worker, &cache),
             Event::HoldsNothing { worker } => self.holds_nothing(worker),
-            Event::SetsMoved { worker, bytes, span } => self.sets_moved(worker, bytes, span),
+            Event::DatasetsMoved { worker, bytes, span } => self.datasets_moved(worker, bytes, span),
             Event::AgentFor { worker, agent } => self.agent_for(worker, agent),
             Event::NotStaged { job, why, again } => self.not_staged(job, why, again),
         }
@@ -277,7 +277,7 @@ impl Broker {
         if class == WorkerClass::Leasing {
             self.watch_silence(worker, self.now);
         } else {
-            // A stock worker's id is new with each process, so what it held before is not with it any more.
+            // A classic worker's id is new with each process, so what it held before is not with it any more.
             self.lose_all(worker, AttemptEnd::WorkerLost);
         }
         self.queues.look_again();

@@ -15,7 +15,7 @@ use super::names::{control, excerpt, has_drive, is_reserved, trailing};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(Arc<str>);
 
-/// What the ids of sets begin with that are the inputs of a job.
+/// What the ids of datasets begin with that are the inputs of a job.
 const OF_JOB: &str = "heft-job-";
 
 /// The rule that an id breaks.
@@ -78,12 +78,12 @@ impl CacheId {
         check(&text).map(|()| CacheId(text))
     }
 
-    /// The id of the set that a job's inputs are made, for the agents of classic workers (C01).
+    /// The id of the dataset that a job's inputs are made, for the agents of classic workers (C01).
     pub fn of_inputs(job: JobId) -> Self {
         CacheId(format!("{OF_JOB}{}", job.0.simple()).into())
     }
 
-    /// The job in the id of such a set. Logs from before [`Record::Stage`](super::record::Record::Stage) say it by nothing else;
+    /// The job in the id of such a dataset. Logs from before [`Record::Stage`](super::record::Record::Stage) say it by nothing else;
     /// everywhere else the state knows.
     pub fn job_in_name(&self) -> Option<JobId> {
         let job = Uuid::parse_str(self.0.strip_prefix(OF_JOB)?).ok().map(JobId)?;

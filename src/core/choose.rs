@@ -131,17 +131,17 @@ pub(super) enum Choice {
 
 impl Broker {
     /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
-    pub(super) fn may_have_sets(&self, worker: &Worker, sets: &[Arc<Dataset>]) -> bool {
-        worker.datasets || sets.iter().all(|set| self.at(worker.id, set) == At::Held)
+    pub(super) fn may_have_datasets(&self, worker: &Worker, datasets: &[Arc<Dataset>]) -> bool {
+        worker.datasets || datasets.iter().all(|dataset| self.at(worker.id, dataset) == At::Held)
     }
 
     /// Whether one of these workers can.
-    pub(super) fn any_may_have_sets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
-        let sets = self.known_sets(datasets);
+    pub(super) fn any_may_have_datasets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
+        let datasets = self.known_datasets(datasets);
         let may = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
+            self.workers.get(*worker).is_some_and(|worker| self.may_have_datasets(worker, &datasets))
         };
-        sets.is_empty() || workers.iter().any(may)
+        datasets.is_empty() || workers.iter().any(may)
     }
 
     /// Whether nothing that has to do with room speaks against giving a job to a worker.
@@ -158,14 +158,14 @@ impl Broker {
         if job.child_of.is_some() {
             return false;
         }
-        let sets = self.known_sets(job.datasets());
+        let datasets = self.known_datasets(job.datasets());
         let mut matching = Vec::new();
         self.workers.matching(job.submission.key.as_str(), &mut matching);
         let others =
             matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
-            is_here && self.may_have(job, worker) && self.may_have_sets(worker, &sets)
+            is_here && self.may_have(job, worker) && self.may_have_datasets(worker, &datasets)
         })
     }
 
@@ -175,7 +175,7 @@ impl Broker {
             broken!("job {id} is to be given out, and is not known");
             return Choice::Pass;
         };
-        let sets = self.known_sets(job.datasets());
+        let datasets = self.known_datasets(job.datasets());
         // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
         let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let all_with_room = matching
@@ -184,7 +184,7 @@ impl Broker {
             .filter(|worker| worker.has_room() && self.may_have(job, worker));
         let with_room =
             all_with_room.clone().filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
-        let candidates = with_room.clone().filter(|worker| self.may_have_sets(worker, &sets));
+        let candidates = with_room.clone().filter(|worker| self.may_have_datasets(worker, &datasets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
         // A classic worker that was lost may run it still, and all of a host run it in one directory: whoever
@@ -195,10 +195,10 @@ impl Broker {
         let candidates = candidates.filter(|worker| !avoids_classic || has_own_directory(worker));
         let others = candidates.clone().filter(|worker| Some(worker.id) != last);
         let policy = self.config.policy;
-        if policy == Policy::Locality && !sets.is_empty() {
-            let nearest = self.nearest(others, &sets).or_else(|| self.nearest(candidates, &sets));
+        if policy == Policy::Locality && !datasets.is_empty() {
+            let nearest = self.nearest(others, &datasets).or_else(|| self.nearest(candidates, &datasets));
             if let Some((worker, cost)) = nearest {
-                return self.give_or_wait(job, &sets, worker, cost, last);
+                return self.give_or_wait(job, &datasets, worker, cost, last);
             }
         } else {
             let stuck_to = self.assigning.stuck.get(&job.submission.client, &job.submission.key);
@@ -218,9 +218,9 @@ impl Broker {
     fn nearest<'a>(
         &self,
         workers: impl Iterator<Item = &'a Worker>,
-        sets: &[Arc<Dataset>],
+        datasets: &[Arc<Dataset>],
     ) -> Option<(WorkerId, Cost)> {
-        let costs = workers.map(|worker| (worker, self.cost(worker.id, sets)));
+        let costs = workers.map(|worker| (worker, self.cost(worker.id, datasets)));
         let nearest = costs.min_by_key(|(worker, cost)| {
             (*cost, worker.held.len(), Reverse(worker.credit), worker.last_assigned)
         });
@@ -230,7 +230,7 @@ impl Broker {
     fn give_or_wait(
         &self,
         job: &Job,
-        sets: &[Arc<Dataset>],
+        datasets: &[Arc<Dataset>],
         nearest: WorkerId,
         cost: Cost,
         last: Option<WorkerId>,
@@ -242,7 +242,7 @@ impl Broker {
         if cost.missing == 0 || is_its_turn {
             return Choice::Give(nearest);
         }
-        let Some(on) = self.nearer_and_busy(job, sets, cost, last) else { return Choice::Give(nearest) };
+        let Some(on) = self.nearer_and_busy(job, datasets, cost, last) else { return Choice::Give(nearest) };
         let until = since.plus(self.wait_for(nearest, cost));
         if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
     }
@@ -251,12 +251,12 @@ impl Broker {
     fn nearer_and_busy(
         &self,
         job: &Job,
-        sets: &[Arc<Dataset>],
+        datasets: &[Arc<Dataset>],
         than: Cost,
         last: Option<WorkerId>,
     ) -> Option<WorkerId> {
         let mut near = BTreeSet::new();
-        sets.iter().for_each(|set| self.locality.holdings.near(&set.cache, &mut near));
+        datasets.iter().for_each(|dataset| self.locality.holdings.near(&dataset.cache, &mut near));
         // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
         let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
         let workers = near
@@ -264,8 +264,8 @@ impl Broker {
             .filter_map(|worker| self.workers.get(*worker))
             .filter(is_busy)
             .filter(|worker| Some(worker.id) != last && worker.wants(job.submission.key.as_str()))
-            .filter(|worker| self.may_have(job, worker) && self.may_have_sets(worker, sets));
-        self.nearest(workers, sets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
+            .filter(|worker| self.may_have(job, worker) && self.may_have_datasets(worker, datasets));
+        self.nearest(workers, datasets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
 }
 

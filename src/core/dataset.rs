@@ -23,7 +23,7 @@ pub struct Dataset {
     /// What jobs call it.
     pub cache: CacheId,
     /// Which content under this id it is. It is the id of the blob that has the manifest, too.
-    pub generation: Uuid,
+    pub version: Uuid,
     /// What the content is, wherever it came from: the manifest's digest.
     pub digest: [u8; 32],
     /// Bytes of its files.
@@ -41,7 +41,7 @@ pub struct Dataset {
 impl Dataset {
     /// The blobs it needs: the manifest, then the packs.
     pub fn blobs(&self) -> impl Iterator<Item = Uuid> {
-        [self.generation].into_iter().chain(self.packs.iter().copied())
+        [self.version].into_iter().chain(self.packs.iter().copied())
     }
 }
 
@@ -52,15 +52,15 @@ impl Broker {
 
     /// Removes what is under an id when all that is proposed counts. Where that is nothing, nothing follows.
     pub(super) fn remove_dataset(&mut self, cache: CacheId) {
-        if let Some(generation) = self.generation_to_be(&cache) {
-            self.propose(Record::DatasetGone { cache, generation });
+        if let Some(version) = self.version_to_be(&cache) {
+            self.propose(Record::DatasetGone { cache, version });
         }
     }
 
-    fn generation_to_be(&self, cache: &CacheId) -> Option<Uuid> {
+    fn version_to_be(&self, cache: &CacheId) -> Option<Uuid> {
         let proposed = self.proposed().rev().filter_map(Record::dataset);
-        let proposed = proposed.filter(|(of, _)| *of == cache).map(|(_, generation)| generation).next();
-        proposed.unwrap_or_else(|| self.state.dataset(cache).map(|dataset| dataset.generation))
+        let proposed = proposed.filter(|(of, _)| *of == cache).map(|(_, version)| version).next();
+        proposed.unwrap_or_else(|| self.state.dataset(cache).map(|dataset| dataset.version))
     }
 
     pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, applied: &Applied) {

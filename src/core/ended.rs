@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::Action;
 use super::broker::Broker;
-use super::due::Due;
+use super::timers::Due;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::{Job, Phase};
 use super::record::Record;

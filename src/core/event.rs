@@ -222,7 +222,7 @@ pub enum Event {
         worker: WorkerId,
     },
     /// A dataset, or a part of it, went to a worker: so quick is moving them.
-    SetsMoved {
+    DatasetsMoved {
         /// To whom.
         worker: WorkerId,
         /// Bytes of it.
@@ -230,9 +230,9 @@ pub enum Event {
         /// What that took.
         span: Duration,
     },
-    /// A cache-only agent serves a stock worker: what it holds is there for the worker's jobs (C01, C02).
+    /// A cache-only agent serves a classic worker: what it holds is there for the worker's jobs (C01, C02).
     AgentFor {
-        /// The stock worker.
+        /// The classic worker.
         worker: WorkerId,
         /// The agent; none if it is gone.
         agent: Option<WorkerId>,
@@ -253,9 +253,9 @@ pub enum Event {
 pub enum WorkerClass {
     /// One of ours: leases renewed by heartbeats, kept for a grace when it is away.
     Leasing,
-    /// A stock worker: its jobs are safe while its connection lives (C06).
+    /// A classic worker: its jobs are safe while its connection lives (C06).
     Classic,
-    /// A stock worker without ids: one job at a time, whatever credit it offers (C03).
+    /// A classic worker without ids: one job at a time, whatever credit it offers (C03).
     OneAtATime,
 }
 
@@ -329,8 +329,8 @@ pub struct Submission {
 impl Submission {
     /// Bytes of what it is called by, and its client, program and datasets.
     pub fn names_bytes(&self) -> u64 {
-        let sets = self.datasets.iter().map(|cache| cache.as_str().len());
-        (self.client.0.len() + self.key.bytes() + self.exec.len() + sets.sum::<usize>()) as u64
+        let datasets = self.datasets.iter().map(|cache| cache.as_str().len());
+        (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets.sum::<usize>()) as u64
     }
 
     /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell what is raw.

@@ -101,7 +101,7 @@ pub enum WaitsFor {
         /// Of which kind its payload is.
         kind: PayloadKind,
     },
-    /// An agent, which has to get its inputs or datasets for the stock worker beside it.
+    /// An agent, which has to get its inputs or datasets for the classic worker beside it.
     Agent,
     /// Room at one of the workers that may have it.
     Room,
@@ -122,7 +122,7 @@ impl fmt::Display for WaitsFor {
                 write!(f, "worker {worker} {}: it waits for another one", lack.text())
             }
             WaitsFor::Agent => f.write_str(
-                "the agent beside a stock worker gets its datasets first, or its inputs, which become one; that takes its turn",
+                "the agent beside a classic worker gets its datasets first, or its inputs, which become one; that takes its turn",
             ),
             WaitsFor::Client => f.write_str("its client, which still has to bring inputs"),
             WaitsFor::Cap { running, cap } => {
@@ -181,7 +181,7 @@ pub struct Seen {
     /// The agent that holds datasets for it.
     pub agent: Option<WorkerId>,
     /// What it has of each dataset that the job names and the leader has.
-    pub sets: Vec<(CacheId, At)>,
+    pub holds: Vec<(CacheId, At)>,
     /// Bytes that it would have to get.
     pub cost: Cost,
     /// What getting them is thought to take.
@@ -264,13 +264,13 @@ impl Broker {
     /// Where a job is and why; nothing if it is not known.
     pub fn explain(&self, id: JobId) -> Option<Explanation> {
         let job = self.state.job(id)?;
-        let sets = self.known_sets(job.datasets());
+        let datasets = self.known_datasets(job.datasets());
         let named = job.datasets().iter().map(|cache| {
             let dataset = self.state.dataset(cache).cloned();
             Named { cache: cache.clone(), dataset }
         });
         let connected = self.workers.iter().filter(|worker| worker.conn().is_some());
-        let mut workers: Vec<Seen> = connected.map(|worker| self.seen(job, &sets, worker)).collect();
+        let mut workers: Vec<Seen> = connected.map(|worker| self.seen(job, &datasets, worker)).collect();
         let roomy: Vec<WorkerId> =
             workers.iter().filter(|seen| seen.matches && seen.has_room).map(|seen| seen.id).collect();
         let is_queued = matches!(job.phase, Phase::Queued { .. }) && job.child_of.is_none();
@@ -302,8 +302,8 @@ impl Broker {
         lease.is_some_and(|lease| lease.stage == LeaseStage::Returning)
     }
 
-    fn seen(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Seen {
-        let cost = self.cost(worker.id, sets);
+    fn seen(&self, job: &Job, datasets: &[Arc<Dataset>], worker: &Worker) -> Seen {
+        let cost = self.cost(worker.id, datasets);
         Seen {
             id: worker.id,
             name: worker.name.clone(),
@@ -319,14 +319,14 @@ impl Broker {
             datasets: worker.datasets,
             reads: worker.reads,
             agent: self.locality.holdings.agent_of(worker.id),
-            sets: sets.iter().map(|set| (set.cache.clone(), self.at(worker.id, set))).collect(),
+            holds: datasets.iter().map(|dataset| (dataset.cache.clone(), self.at(worker.id, dataset))).collect(),
             cost,
             takes: self.span_of_move(worker.id, cost.missing),
-            verdict: self.verdict(job, sets, worker),
+            verdict: self.verdict(job, datasets, worker),
         }
     }
 
-    fn verdict(&self, job: &Job, sets: &[Arc<Dataset>], worker: &Worker) -> Verdict {
+    fn verdict(&self, job: &Job, datasets: &[Arc<Dataset>], worker: &Worker) -> Verdict {
         let is_for = |worker: &Worker| job.child_of.is_none_or(|(_, only)| only == worker.id);
         match () {
             () if self.is_with(job.id(), worker.id) => Verdict::HasIt,
@@ -340,7 +340,7 @@ impl Broker {
                 let is_needed = is_served && self.lacks_transfers(&job.submission.key).is_some();
                 if is_needed { Verdict::ByAgent } else { Verdict::NoTransfers }
             }
-            () if !self.may_have_sets(worker, sets) => {
+            () if !self.may_have_datasets(worker, datasets) => {
                 let is_served =
                     job.child_of.is_none() && self.any_agent_may_hold(job.datasets(), &[worker.id]);
                 if is_served { Verdict::ByAgent } else { Verdict::NoDatasets }

@@ -29,7 +29,7 @@ pub struct Holding {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     of: BTreeMap<WorkerId, Held>,
-    /// The agents of stock workers.
+    /// The agents of classic workers.
     agents: BTreeMap<WorkerId, WorkerId>,
     /// Workers that hold something of a dataset, or get it.
     holders: BTreeMap<CacheId, BTreeSet<WorkerId>>,
@@ -41,7 +41,7 @@ pub(super) struct Holdings {
 /// What one worker has.
 #[derive(Debug, Default)]
 struct Held {
-    sets: BTreeMap<CacheId, Holding>,
+    datasets: BTreeMap<CacheId, Holding>,
     /// The datasets that its jobs name: what it lacks of them it is about to get.
     named: BTreeMap<JobId, Vec<CacheId>>,
     rate: Rate,
@@ -94,17 +94,17 @@ impl Holdings {
         self.expecting.get(cache).is_some_and(|workers| workers.contains_key(&worker))
     }
 
-    /// The stock workers that have agents, with those.
+    /// The classic workers that have agents, with those.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (WorkerId, WorkerId)> {
         self.agents.iter().map(|(worker, agent)| (*worker, *agent))
     }
 
-    /// The agent of a stock worker.
+    /// The agent of a classic worker.
     pub(super) fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
         self.agents.get(&worker).copied()
     }
 
-    /// The stock workers of an agent.
+    /// The classic workers of an agent.
     pub(super) fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
         self.agents.iter().filter(move |(_, of)| **of == agent).map(|(worker, _)| *worker)
     }
@@ -126,12 +126,12 @@ impl Holdings {
     /// What a worker has of a dataset, and what its agent has.
     pub(super) fn at(&self, worker: WorkerId, cache: &CacheId) -> impl Iterator<Item = Holding> {
         let both = [Some(worker), self.agent_of(worker)].into_iter().flatten();
-        both.filter_map(|worker| self.of.get(&worker)?.sets.get(cache).copied())
+        both.filter_map(|worker| self.of.get(&worker)?.datasets.get(cache).copied())
     }
 
     /// The datasets of which a worker has something, or is about to, or its agent has. Some may be named twice.
-    pub(super) fn sets_near(&self, worker: WorkerId) -> Vec<&CacheId> {
-        let held = |worker: WorkerId| self.of.get(&worker).into_iter().flat_map(|held| held.sets.keys());
+    pub(super) fn datasets_near(&self, worker: WorkerId) -> Vec<&CacheId> {
+        let held = |worker: WorkerId| self.of.get(&worker).into_iter().flat_map(|held| held.datasets.keys());
         let own = held(worker).chain(self.agents.get(&worker).into_iter().flat_map(|agent| held(*agent)));
         let named = self.of.get(&worker).into_iter().flat_map(|held| held.named.values().flatten());
         own.chain(named).collect()
@@ -139,11 +139,11 @@ impl Holdings {
 
     fn insert(&mut self, worker: WorkerId, cache: CacheId, holding: Holding) {
         self.holders.entry(cache.clone()).or_default().insert(worker);
-        self.of.entry(worker).or_default().sets.insert(cache, holding);
+        self.of.entry(worker).or_default().datasets.insert(cache, holding);
     }
 
     fn remove(&mut self, worker: WorkerId, cache: &CacheId) -> Option<Holding> {
-        let held = self.of.get_mut(&worker).and_then(|held| held.sets.remove(cache));
+        let held = self.of.get_mut(&worker).and_then(|held| held.datasets.remove(cache));
         if let Some(holders) = self.holders.get_mut(cache) {
             holders.remove(&worker);
             if holders.is_empty() {
@@ -189,17 +189,17 @@ impl Holdings {
 }
 
 impl Broker {
-    /// The stock workers that have agents, with those.
+    /// The classic workers that have agents, with those.
     pub fn agents(&self) -> impl Iterator<Item = (WorkerId, WorkerId)> {
         self.locality.holdings.pairs()
     }
 
-    /// The agent of a stock worker.
+    /// The agent of a classic worker.
     pub fn agent_of(&self, worker: WorkerId) -> Option<WorkerId> {
         self.locality.holdings.agent_of(worker)
     }
 
-    /// The stock workers of an agent.
+    /// The classic workers of an agent.
     pub fn served_by(&self, agent: WorkerId) -> impl Iterator<Item = WorkerId> {
         self.locality.holdings.served_by(agent)
     }
@@ -235,14 +235,14 @@ impl Broker {
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
         let held =
-            self.locality.holdings.of.get(&worker).map(|held| held.sets.keys().cloned().collect::<Vec<_>>());
+            self.locality.holdings.of.get(&worker).map(|held| held.datasets.keys().cloned().collect::<Vec<_>>());
         // Jobs that wait for it go on waiting: it may well say the same again.
         for cache in held.unwrap_or_default() {
             self.locality.holdings.remove(worker, &cache);
         }
     }
 
-    pub(super) fn sets_moved(&mut self, worker: WorkerId, bytes: u64, span: Duration) {
+    pub(super) fn datasets_moved(&mut self, worker: WorkerId, bytes: u64, span: Duration) {
         self.locality.holdings.rate.add(bytes, span);
         if self.workers.get(worker).is_some() {
             self.locality.holdings.of.entry(worker).or_default().rate.add(bytes, span);

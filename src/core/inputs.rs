@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::action::{Action, Assignment, Refusal, WorkerOrder};
 use super::broken;
 use super::broker::Broker;
-use super::due::Due;
+use super::timers::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::Phase;

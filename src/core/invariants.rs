@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::broker::Broker;
-use super::due::Due;
+use super::timers::Due;
 use super::ids::JobId;
 use super::job::{Job, Phase};
 use super::record::Record;

@@ -100,7 +100,7 @@ pub enum InputsState {
     Kept,
     /// The same, and they are a dataset besides, for the agents of classic workers (C01).
     Staged {
-        /// That set and those that the job names, in order.
+        /// That dataset and those that the job names, in order.
         datasets: Vec<CacheId>,
     },
 }
@@ -186,9 +186,9 @@ impl Job {
     }
 
     /// Its inputs are this dataset, too.
-    pub(crate) fn stage(&mut self, set: CacheId) {
+    pub(crate) fn stage(&mut self, dataset: CacheId) {
         let mut datasets = self.submission.datasets.clone();
-        datasets.push(set);
+        datasets.push(dataset);
         datasets.sort_unstable();
         self.inputs = InputsState::Staged { datasets };
     }

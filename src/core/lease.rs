@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
-use super::due::Due;
+use super::timers::Due;
 use super::event::{Doing, WorkerClass};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};

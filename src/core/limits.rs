@@ -61,7 +61,7 @@ pub struct Config {
     pub worker_grace: Duration,
     /// Deliveries of a job before it goes to the dead-letter queue (RT03).
     pub attempts_max: u32,
-    /// Take jobs away from stock workers that do not answer in time, as the founding system does (C06).
+    /// Take jobs away from classic workers that do not answer in time, as the founding system does (C06).
     pub classic_ack_timeout: bool,
     /// Jobs of a client at a time that named no number (CP02).
     pub cap_default: u32,

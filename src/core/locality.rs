@@ -2,19 +2,19 @@
 //!
 //! A job whose datasets a worker with room holds goes there. If only workers without room hold them, it waits for one, as long as
 //! moving the bytes to a worker with room would take: they are busy with jobs, or keep their credit back for a while. After that it goes to whoever must move the fewest, but lets jobs of its
-//! own priority go first, for a while, whose data is where the room is: a full queue is then served set by set. A job that
+//! own priority go first, for a while, whose data is where the room is: a full queue is then served dataset by dataset. A job that
 //! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asks::Asks;
+use super::agent_requests::Asks;
 use super::broken;
 use super::broker::Broker;
 use super::choose::Choice;
 use super::dataset::Dataset;
-use super::due::Due;
+use super::timers::Due;
 use super::holdings::Holdings;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
@@ -32,7 +32,7 @@ pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
 pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 
 /// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when their time is over.
-const LOOKS_PER_SET_MAX: usize = 64;
+const LOOKS_PER_DATASET_MAX: usize = 64;
 
 /// A job that waits for another worker than such that lacked something for it is looked at again so often: whoever it waits
 /// for may have become silent, or have left.
@@ -91,7 +91,7 @@ impl Locality {
 pub(super) struct Delays {
     of: HashMap<JobId, Delay>,
     /// Those that are set aside, by the datasets they name.
-    by_set: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
+    by_dataset: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
     /// Those that no worker with room may have, by their keys and clients.
     stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
     /// Those that wait for another worker than such that lacked something for them, by their keys.
@@ -104,7 +104,7 @@ pub(super) struct Delays {
 struct Stranded {
     all: BTreeSet<(Place, JobId)>,
     /// The same, by the datasets that they name: a worker that cannot be sent any may have all of such jobs or none.
-    by_sets: BTreeMap<Vec<CacheId>, BTreeSet<(Place, JobId)>>,
+    by_datasets: BTreeMap<Vec<CacheId>, BTreeSet<(Place, JobId)>>,
 }
 
 /// Datasets and the jobs that name just those, by the first of them.
@@ -156,7 +156,7 @@ impl Stage {
 
 impl Delays {
     pub(super) fn len(&self) -> usize {
-        self.of.len() + self.by_set.len() + self.stranded.len() + self.elsewhere.len()
+        self.of.len() + self.by_dataset.len() + self.stranded.len() + self.elsewhere.len()
     }
 
     pub(super) fn get(&self, job: JobId) -> Option<&Delay> {
@@ -165,7 +165,7 @@ impl Delays {
 
     fn index(&mut self, place: Place, job: &Job) {
         for cache in job.datasets() {
-            self.by_set.entry(cache.clone()).or_default().insert((place, job.id()));
+            self.by_dataset.entry(cache.clone()).or_default().insert((place, job.id()));
         }
     }
 
@@ -178,21 +178,21 @@ impl Delays {
     pub(super) fn stranded_kinds<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Kinds<'a>> {
         let wanted = self.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()));
         wanted.map(|(_, stranded)| {
-            let kinds = stranded.by_sets.iter();
-            kinds.filter_map(|(sets, jobs)| Some((*jobs.first()?, (sets.as_slice(), jobs)))).collect()
+            let kinds = stranded.by_datasets.iter();
+            kinds.filter_map(|(datasets, jobs)| Some((*jobs.first()?, (datasets.as_slice(), jobs)))).collect()
         })
     }
 
     /// Jobs that are set aside, or go behind others, and name a dataset.
     pub(super) fn naming(&self, cache: &CacheId) -> impl Iterator<Item = JobId> {
-        self.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id)
+        self.by_dataset.get(cache).into_iter().flatten().map(|(_, id)| *id)
     }
 
     fn strand(&mut self, place: Place, job: &Job) {
         let stranded =
             self.stranded.entry((job.submission.key.clone(), job.submission.client.clone())).or_default();
         stranded.all.insert((place, job.id()));
-        stranded.by_sets.entry(job.datasets().to_vec()).or_default().insert((place, job.id()));
+        stranded.by_datasets.entry(job.datasets().to_vec()).or_default().insert((place, job.id()));
     }
 
     fn unstrand(&mut self, place: Place, job: &Job) {
@@ -202,10 +202,10 @@ impl Delays {
         let of = (job.submission.key.clone(), job.submission.client.clone());
         let Some(stranded) = self.stranded.get_mut(&of) else { return };
         stranded.all.remove(&(place, job.id()));
-        if let Some(jobs) = stranded.by_sets.get_mut(job.datasets()) {
+        if let Some(jobs) = stranded.by_datasets.get_mut(job.datasets()) {
             jobs.remove(&(place, job.id()));
             if jobs.is_empty() {
-                stranded.by_sets.remove(job.datasets());
+                stranded.by_datasets.remove(job.datasets());
             }
         }
         if stranded.all.is_empty() {
@@ -222,10 +222,10 @@ impl Delays {
             }
         }
         for cache in job.datasets() {
-            if let Some(jobs) = self.by_set.get_mut(cache) {
+            if let Some(jobs) = self.by_dataset.get_mut(cache) {
                 jobs.remove(&(place, job.id()));
                 if jobs.is_empty() {
-                    self.by_set.remove(cache);
+                    self.by_dataset.remove(cache);
                 }
             }
         }
@@ -236,7 +236,7 @@ impl Broker {
     // --- what it would cost
 
     /// The datasets that a job names and the leader has.
-    pub(super) fn known_sets(&self, datasets: &[CacheId]) -> Vec<Arc<Dataset>> {
+    pub(super) fn known_datasets(&self, datasets: &[CacheId]) -> Vec<Arc<Dataset>> {
         datasets.iter().filter_map(|cache| self.state.dataset(cache)).cloned().collect()
     }
 
@@ -258,13 +258,13 @@ impl Broker {
         }
     }
 
-    pub(super) fn cost(&self, worker: WorkerId, sets: &[Arc<Dataset>]) -> Cost {
-        sets.iter().fold(Cost::default(), |cost, set| {
-            let (missing, unsent) = match self.at(worker, set) {
+    pub(super) fn cost(&self, worker: WorkerId, datasets: &[Arc<Dataset>]) -> Cost {
+        datasets.iter().fold(Cost::default(), |cost, dataset| {
+            let (missing, unsent) = match self.at(worker, dataset) {
                 At::Held => (0, 0),
                 At::Coming { missing } => (missing, 0),
-                At::Expected => (set.bytes, 0),
-                At::Missing => (set.bytes, set.bytes),
+                At::Expected => (dataset.bytes, 0),
+                At::Missing => (dataset.bytes, dataset.bytes),
             };
             Cost { missing: cost.missing.saturating_add(missing), unsent: cost.unsent.saturating_add(unsent) }
         })
@@ -277,7 +277,7 @@ impl Broker {
 
     // --- waiting
 
-    /// Sets a job aside that waits for a worker, or puts it behind others.
+    /// Datasets a job aside that waits for a worker, or puts it behind others.
     pub(super) fn delay(&mut self, id: JobId, choice: Choice) {
         let stage = match choice {
             Choice::Wait { on, until } => Stage::Waiting { on, until },
@@ -391,14 +391,14 @@ impl Broker {
         let mut found: BTreeSet<(Place, JobId)> = BTreeSet::new();
         let is_for = |(_, id): &&(Place, JobId)| self.is_for(*id, worker);
         let mut look = |jobs: &BTreeSet<(Place, JobId)>| {
-            found.extend(jobs.iter().take(LOOKS_PER_SET_MAX.max(room)).filter(is_for));
+            found.extend(jobs.iter().take(LOOKS_PER_DATASET_MAX.max(room)).filter(is_for));
         };
-        let held = self.locality.holdings.sets_near(worker.id);
-        if held.len() < self.locality.delays.by_set.len() {
-            held.iter().filter_map(|cache| self.locality.delays.by_set.get(*cache)).for_each(&mut look);
+        let held = self.locality.holdings.datasets_near(worker.id);
+        if held.len() < self.locality.delays.by_dataset.len() {
+            held.iter().filter_map(|cache| self.locality.delays.by_dataset.get(*cache)).for_each(&mut look);
         } else {
             let held: BTreeSet<&CacheId> = held.into_iter().collect();
-            let jobs = self.locality.delays.by_set.iter().filter(|(cache, _)| held.contains(cache));
+            let jobs = self.locality.delays.by_dataset.iter().filter(|(cache, _)| held.contains(cache));
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
@@ -426,7 +426,7 @@ impl Broker {
                 found.extend(stranded.all.iter().filter(may_have).take(room));
                 continue;
             }
-            let its = stranded.by_sets.iter().filter(|(sets, _)| self.holds_all(worker.id, sets));
+            let its = stranded.by_datasets.iter().filter(|(datasets, _)| self.holds_all(worker.id, datasets));
             its.for_each(|(_, jobs)| found.extend(jobs.iter().filter(may_have).take(room)));
         }
         found
@@ -440,14 +440,14 @@ impl Broker {
             job.is_some_and(|job| job.lacked_at(worker.id).is_none() && self.may_have(job, worker))
         };
         let keys = self.locality.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
-        let looks = LOOKS_PER_SET_MAX.max(room);
+        let looks = LOOKS_PER_DATASET_MAX.max(room);
         keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room)).copied().collect()
     }
 
     /// Whether a worker holds all of these that the leader has.
     fn holds_all(&self, worker: WorkerId, datasets: &[CacheId]) -> bool {
         let mut known = datasets.iter().filter_map(|cache| self.state.dataset(cache));
-        known.all(|set| self.at(worker, set) == At::Held)
+        known.all(|dataset| self.at(worker, dataset) == At::Held)
     }
 
     /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one
@@ -460,8 +460,8 @@ impl Broker {
         if !worker.wants(job.submission.key.as_str()) || !self.may_have(job, worker) {
             return false;
         }
-        let sets = self.known_sets(job.datasets());
-        if !self.may_have_sets(worker, &sets) {
+        let datasets = self.known_datasets(job.datasets());
+        if !self.may_have_datasets(worker, &datasets) {
             return false;
         }
         let stage = self.locality.delays.get(id).map(|delay| delay.stage);
@@ -473,12 +473,12 @@ impl Broker {
             Stage::Stranded | Stage::Elsewhere { .. } => true,
             Stage::Back | Stage::Late { .. } => false,
         });
-        is_waited_for || self.cost(worker.id, &sets).unsent == 0
+        is_waited_for || self.cost(worker.id, &datasets).unsent == 0
     }
 
     /// What is kept under an id changed: jobs that wait and name it are looked at again.
     pub(super) fn rouse(&mut self, cache: &CacheId) {
-        for (_, job) in self.locality.delays.by_set.get(cache).cloned().unwrap_or_default() {
+        for (_, job) in self.locality.delays.by_dataset.get(cache).cloned().unwrap_or_default() {
             self.make_ready(job);
         }
     }
@@ -489,7 +489,7 @@ impl Broker {
             let stage = self.locality.delays.get(*id).map(|delay| delay.stage);
             matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
         };
-        let jobs = self.locality.delays.by_set.get(cache).into_iter().flatten().map(|(_, id)| *id);
+        let jobs = self.locality.delays.by_dataset.get(cache).into_iter().flatten().map(|(_, id)| *id);
         let jobs: Vec<JobId> = jobs.filter(waits).collect();
         for job in jobs {
             self.make_ready(job);
@@ -498,8 +498,8 @@ impl Broker {
 
     /// A worker is not there any more.
     pub(super) fn rouse_all_waiting_for(&mut self, worker: WorkerId) {
-        let sets: Vec<CacheId> = self.locality.holdings.sets_near(worker).into_iter().cloned().collect();
-        for cache in sets {
+        let datasets: Vec<CacheId> = self.locality.holdings.datasets_near(worker).into_iter().cloned().collect();
+        for cache in datasets {
             self.rouse_waiting_for(worker, &cache);
         }
         self.rouse_elsewhere();

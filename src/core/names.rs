@@ -1,25 +1,25 @@
-//! Names that come from strangers and become paths: input files, files of sets, cache ids, program names (C08, C20, WX08).
+//! Names that come from strangers and become paths: input files, files of datasets, cache ids, program names (C08, C20, WX08).
 //!
 //! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients, leader and workers all ask here,
 //! so that none takes what the next refuses. Nothing here touches a file.
 
 mod flat;
-mod together;
+mod conflicts;
 
 use std::fmt;
 
 use thiserror::Error;
 
 pub use self::flat::{FlatError, flattened, is_flat, without_folders};
-pub use self::together::{
-    Case, Clash, InputNamesError, SetNameError, clash, fit_in_set, input_names, names_of_set,
+pub use self::conflicts::{
+    Case, Clash, InputNamesError, DatasetNameError, clash, fit_in_dataset, input_names, names_of_dataset,
 };
 use super::limits::{MADE_SEGMENTS_MAX, QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// What a name is for; it opens the error's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameUse {
-    /// A file: an input in the job's directory, or one of a set.
+    /// A file: an input in the job's directory, or one of a dataset.
     File,
     /// A file that a job made, beneath the directory that a client wants its results in.
     Made,
@@ -128,10 +128,10 @@ impl SafeName {
         checked(NameUse::Program, name, one)
     }
 
-    /// Checks the name of a file of a set. It is taken as it is, or not at all: a set is known by its list of names. A set goes
+    /// Checks the name of a file of a dataset. It is taken as it is, or not at all: a dataset is known by its list of names. A dataset goes
     /// to many systems, so that what only some of them take is refused, too. A job's own files go to one worker of ours, and
     /// may have such names (C08).
-    pub fn parse_in_set(name: &str) -> Result<Self, NameError> {
+    pub fn parse_in_dataset(name: &str) -> Result<Self, NameError> {
         checked(NameUse::File, name, plain_everywhere)
     }
 
@@ -421,10 +421,10 @@ mod tests {
     }
 
     #[test]
-    fn c08_a_name_in_a_set_is_one_everywhere_and_is_taken_as_it_is() {
+    fn c08_a_name_in_a_dataset_is_one_everywhere_and_is_taken_as_it_is() {
         let longest = "x".repeat(255);
         for name in ["data/a.bin", "cfg/b.cfg", "größe ✓", "a..b", ".hidden/..a", " a", &longest] {
-            assert_eq!(SafeName::parse_in_set(name).unwrap().as_str(), name);
+            assert_eq!(SafeName::parse_in_dataset(name).unwrap().as_str(), name);
         }
         let (deep, long) = ("d/".repeat(40) + "f", "x".repeat(256));
         for (name, rule) in [
@@ -451,10 +451,10 @@ mod tests {
             (&deep, NameRule::Deep { segments: 41, limit: 32 }),
             (&long, NameRule::Long { bytes: 256, limit: 255 }),
         ] {
-            let error = SafeName::parse_in_set(name).unwrap_err();
+            let error = SafeName::parse_in_dataset(name).unwrap_err();
             assert_eq!((error.of, error.rule), (NameUse::File, rule), "{name:?}");
         }
-        let shown = SafeName::parse_in_set("a\n").unwrap_err().to_string();
+        let shown = SafeName::parse_in_dataset("a\n").unwrap_err().to_string();
         assert_eq!(shown, r#"invalid file name: "a\n": it holds the control character U+000A: remove it"#);
     }
 
@@ -470,9 +470,9 @@ mod tests {
                 let whole = inner.map_or(first.to_owned(), |inner| format!("{first}/{inner}"));
                 prop_assert_eq!(whole, safe.as_str());
             }
-            if let Ok(strict) = SafeName::parse_in_set(&name) {
+            if let Ok(strict) = SafeName::parse_in_dataset(&name) {
                 prop_assert_eq!(strict.as_str(), &name);
-                prop_assert_eq!(SafeName::parse(NameUse::File, &name).unwrap(), strict, "a set takes no more than a job");
+                prop_assert_eq!(SafeName::parse(NameUse::File, &name).unwrap(), strict, "a dataset takes no more than a job");
             }
         }
     }
@@ -496,8 +496,8 @@ mod tests {
 
     #[test]
     fn names_join_beneath_each_other() {
-        let set = SafeName::parse(NameUse::Cache, "set/v1").unwrap();
+        let dataset = SafeName::parse(NameUse::Cache, "set/v1").unwrap();
         let file = SafeName::parse(NameUse::File, "data/a.bin").unwrap();
-        assert_eq!(set.join(&file).to_string(), "set/v1/data/a.bin");
+        assert_eq!(dataset.join(&file).to_string(), "set/v1/data/a.bin");
     }
 }

@@ -169,7 +169,7 @@ pub enum Record {
         /// Under which id it was.
         cache: CacheId,
         /// Which it was.
-        generation: Uuid,
+        version: Uuid,
     },
 }
 
@@ -214,10 +214,10 @@ impl Record {
         Some(dataset.at)
     }
 
-    /// The dataset that it puts or removes, and which generation is under that id after it.
+    /// The dataset that it puts or removes, and which version is under that id after it.
     pub(super) fn dataset(&self) -> Option<(&CacheId, Option<Uuid>)> {
         if let Record::Dataset { dataset } | Record::Stage { dataset, .. } = self {
-            return Some((&dataset.cache, Some(dataset.generation)));
+            return Some((&dataset.cache, Some(dataset.version)));
         }
         let Record::DatasetGone { cache, .. } = self else { return None };
         Some((cache, None))

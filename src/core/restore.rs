@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::broker::{Broker, EarlierLife};
-use super::due::Due;
+use super::timers::Due;
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};

@@ -1,9 +1,9 @@
-//! Jobs for stock workers whose inputs are too large for a frame (C01). Where only stock workers ask for such a job, and one of them has an
+//! Jobs for classic workers whose inputs are too large for a frame (C01). Where only classic workers ask for such a job, and one of them has an
 //! agent, the leader is told to make a dataset of the inputs. As long as that is kept the job names it and need not go by transfer; that
 //! the agent gets it, and then the worker the job, is as with any other dataset. A worker that takes transfers may have the job all the
 //! same, by those.
 //!
-//! What the set is made of and how is the leader's matter; that a job is staged, or is not any more, the state notes when the set is
+//! What the dataset is made of and how is the leader's matter; that a job is staged, or is not any more, the state notes when the dataset is
 //! put or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +13,14 @@ use std::time::Duration;
 use super::action::Action;
 use super::broker::Broker;
 use super::dataset::Dataset;
-use super::due::Due;
+use super::timers::Due;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::{InputsState, Job, Phase};
 use super::payload::PayloadKind;
 use super::record::Record;
 use super::subject::RoutingKey;
 
-/// Jobs whose inputs are sets, or are being made sets, at a time: they take their place on the leader's disk twice.
+/// Jobs whose inputs are datasets, or are being made datasets, at a time: they take their place on the leader's disk twice.
 pub const STAGED_MAX: usize = 16;
 
 /// The same of one client.
@@ -28,13 +28,13 @@ pub const STAGED_OF_CLIENT_MAX: usize = 8;
 
 const _: () = assert!(STAGED_OF_CLIENT_MAX < STAGED_MAX);
 
-/// When it is tried again to make a set of inputs, or to have an agent hold it.
+/// When it is tried again to make a dataset of inputs, or to have an agent hold it.
 pub const STAGE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Jobs of a client that are looked at for it.
 const LOOKS_PER_CLIENT_MAX: usize = 256;
 
-/// Jobs whose inputs are being made sets.
+/// Jobs whose inputs are being made datasets.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     under_way: BTreeSet<JobId>,
@@ -46,7 +46,7 @@ pub(super) struct Staging {
     capped: bool,
 }
 
-/// Why no set is made of a job's inputs.
+/// Why no dataset is made of a job's inputs.
 #[derive(Debug)]
 struct NotNow {
     why: Arc<str>,
@@ -60,7 +60,7 @@ impl Staging {
         self.under_way.len() + self.not_now.len()
     }
 
-    /// Workers, agents or sets are others than they were.
+    /// Workers, agents or datasets are others than they were.
     pub(super) fn wake(&mut self) {
         self.woken = true;
     }
@@ -75,21 +75,21 @@ impl Staging {
         self.woken |= job.needs_transfers() && !job.is_announced();
     }
 
-    /// Why no set is made of a job's inputs, if that is known.
+    /// Why no dataset is made of a job's inputs, if that is known.
     pub(super) fn why_not(&self, job: JobId) -> Option<Arc<str>> {
         self.not_now.get(&job).map(|not_now| not_now.why.clone())
     }
 }
 
 impl Broker {
-    /// Has sets made of the inputs of jobs that wait for stock workers which have agents, as many as there may be; clients that have the
+    /// Has datasets made of the inputs of jobs that wait for classic workers which have agents, as many as there may be; clients that have the
     /// fewest come first.
     pub(super) fn stage_inputs(&mut self) {
         if !std::mem::take(&mut self.staging.woken) {
             return;
         }
         let workers: Vec<WorkerId> = self.locality.holdings.pairs().map(|(worker, _)| worker).collect();
-        let made = self.state.staged_sets().count();
+        let made = self.state.staged_datasets().count();
         if workers.is_empty() && made == 0 {
             return;
         }
@@ -101,7 +101,7 @@ impl Broker {
             let wants = |id: &WorkerId| self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()));
             workers.iter().any(wants) && self.lacks_transfers(key).is_some()
         };
-        let made = self.state.staged_sets().map(|(job, _)| job);
+        let made = self.state.staged_datasets().map(|(job, _)| job);
         let theirs: Vec<&ClientId> = made
             .chain(self.staging.under_way.iter().copied())
             .filter_map(|id| self.state.job(id).map(|job| &job.submission.client))
@@ -135,7 +135,7 @@ impl Broker {
         }
     }
 
-    /// Gives up sets that no agent can be asked to hold: others may need their places.
+    /// Gives up datasets that no agent can be asked to hold: others may need their places.
     fn free_places(&mut self) {
         let is_idle = |job: JobId| {
             self.state.job(job).is_some_and(|job| {
@@ -144,22 +144,22 @@ impl Broker {
                 matches!(job.phase, Phase::Queued { .. }) && !self.any_agent(&matching)
             })
         };
-        let idle = self.state.staged_sets().filter(|(job, _)| is_idle(*job));
+        let idle = self.state.staged_datasets().filter(|(job, _)| is_idle(*job));
         let idle: Vec<CacheId> = idle.map(|(_, cache)| cache.clone()).collect();
         idle.into_iter().for_each(|cache| self.remove_dataset(cache));
     }
 
-    /// Whether a set is to be made of a job's inputs now: all of them are here, and none is being made.
+    /// Whether a dataset is to be made of a job's inputs now: all of them are here, and none is being made.
     fn may_stage(&self, job: &Job) -> bool {
         let is_queued = matches!(job.phase, Phase::Queued { .. });
         is_queued && !job.is_announced() && !self.staging.under_way.contains(&job.id()) && self.can_stage(job)
     }
 
-    /// Whether a stock worker with an agent can have a job by a set of its inputs, as far as is known.
+    /// Whether a classic worker with an agent can have a job by a dataset of its inputs, as far as is known.
     pub(super) fn can_stage(&self, job: &Job) -> bool {
         let is_plain = !job.submission.to_all && job.child_of.is_none();
         let is_here = job.inputs != InputsState::PassedOn;
-        // What a stock worker would refuse it is not sent (C08).
+        // What a classic worker would refuse it is not sent (C08).
         let is_read = job.payload_kind() == PayloadKind::Request;
         is_plain
             && is_here
@@ -168,7 +168,7 @@ impl Broker {
             && !self.staging.not_now.contains_key(&job.id())
     }
 
-    /// Whether a stock worker of these has an agent, so that it can have large inputs after all.
+    /// Whether a classic worker of these has an agent, so that it can have large inputs after all.
     pub(super) fn any_agent(&self, workers: &[WorkerId]) -> bool {
         workers.iter().any(|worker| self.locality.holdings.agent_of(*worker).is_some())
     }
@@ -186,7 +186,7 @@ impl Broker {
         self.state.staged_for(record.dataset()?.0)
     }
 
-    /// A set of a job's inputs is about to be put or removed: the job leaves the place where it waits, as it will be another.
+    /// A dataset of a job's inputs is about to be put or removed: the job leaves the place where it waits, as it will be another.
     pub(super) fn take_out(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. })) else {
             return;
@@ -205,7 +205,7 @@ impl Broker {
         }
     }
 
-    /// No set is made of a job's inputs, for now or at all: it waits for a worker that takes transfers.
+    /// No dataset is made of a job's inputs, for now or at all: it waits for a worker that takes transfers.
     pub(super) fn not_staged(&mut self, id: JobId, why: Arc<str>, again: bool) {
         self.staging.under_way.remove(&id);
         self.staging.wake();
@@ -233,7 +233,7 @@ impl Broker {
         self.dirty = true;
     }
 
-    /// An agent could not hold a set, or lost it before it was of use. If it is a job's inputs and no other agent can be asked, the set goes:
+    /// An agent could not hold a dataset, or lost it before it was of use. If it is a job's inputs and no other agent can be asked, the dataset goes:
     /// it is made anew later.
     pub(super) fn agent_failed(&mut self, cache: &CacheId) {
         let Some(job) = self.state.staged_for(cache).and_then(|id| self.state.job(id)) else { return };
@@ -252,7 +252,7 @@ impl Broker {
         self.remove_dataset(cache.clone());
     }
 
-    /// A job has ended, or is dead: it needs no set of its inputs. One that gets another run is staged anew.
+    /// A job has ended, or is dead: it needs no dataset of its inputs. One that gets another run is staged anew.
     pub(super) fn end_staging(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.forget_not_now(id);

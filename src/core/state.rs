@@ -115,7 +115,7 @@ impl State {
     }
 
     /// The jobs whose inputs were made datasets that are kept, and the ids of those.
-    pub fn staged_sets(&self) -> impl Iterator<Item = (JobId, &CacheId)> {
+    pub fn staged_datasets(&self) -> impl Iterator<Item = (JobId, &CacheId)> {
         self.staged.iter().map(|(cache, job)| (*job, cache))
     }
 
@@ -236,7 +236,7 @@ impl State {
                 self.put_dataset(dataset)
             }
             Record::Stage { job, dataset } => self.stage(*job, dataset),
-            Record::DatasetGone { cache, generation } => self.remove_dataset(cache, *generation),
+            Record::DatasetGone { cache, version } => self.remove_dataset(cache, *version),
         }
     }
 
@@ -248,7 +248,7 @@ impl State {
         }
     }
 
-    /// Keeps a job's inputs as a dataset. A job that waits, and could go by transfer only, needs the set instead from now on.
+    /// Keeps a job's inputs as a dataset. A job that waits, and could go by transfer only, needs the dataset instead from now on.
     fn stage(&mut self, id: JobId, dataset: &Arc<Dataset>) -> Applied {
         self.staged.insert(dataset.cache.clone(), id);
         if let Some(job) = self.jobs.get_mut(&id)
@@ -269,9 +269,9 @@ impl State {
         true
     }
 
-    fn remove_dataset(&mut self, cache: &CacheId, generation: Uuid) -> Applied {
+    fn remove_dataset(&mut self, cache: &CacheId, version: Uuid) -> Applied {
         match self.datasets.get(cache) {
-            Some(dataset) if dataset.generation == generation => {}
+            Some(dataset) if dataset.version == version => {}
             Some(_) | None => return Applied::Stale,
         }
         // Of those that are a job's inputs there were many, and who has one that is not here knows what that means.

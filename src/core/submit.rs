@@ -9,7 +9,7 @@ use super::action::{Action, Refusal, Standing};
 use super::broken;
 use super::broker::{Broker, standing};
 use super::capacity::give_back;
-use super::due::Due;
+use super::timers::Due;
 use super::event::{ClientPeer, Inputs, Submission};
 use super::ids::{ClientId, ConnId, JobId, Micros, WorkerId};
 use super::job::Phase;
@@ -267,7 +267,7 @@ impl Broker {
             return Some(Refusal::NoCapableWorker { key, workers: workers.len(), bytes, limit });
         }
         // To all means those that have them now (S22).
-        let is_any = self.any_may_have_sets(&job.datasets, &workers)
+        let is_any = self.any_may_have_datasets(&job.datasets, &workers)
             || !job.to_all && self.any_agent_may_hold(&job.datasets, &workers);
         (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
     }
@@ -306,9 +306,9 @@ impl Broker {
         if job.needs_transfers {
             workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
         }
-        let sets = self.known_sets(&job.datasets);
+        let datasets = self.known_datasets(&job.datasets);
         let may_have = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_sets(worker, &sets))
+            self.workers.get(*worker).is_some_and(|worker| self.may_have_datasets(worker, &datasets))
         };
         workers.retain(may_have);
         let child = |worker: WorkerId| {

@@ -167,7 +167,7 @@ impl Broker {
         }
         let mut matching = Vec::new();
         self.workers.matching(job.submission.key.as_str(), &mut matching);
-        let may = self.any_may_have_sets(job.datasets(), &matching)
+        let may = self.any_may_have_datasets(job.datasets(), &matching)
             || self.any_agent_may_hold(job.datasets(), &matching);
         (!may).then_some(Cause::Datasets { workers: matching.len() })
     }

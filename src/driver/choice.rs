@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::hub::{self, Options};
-use super::lane;
+use super::pipes;
 use super::portable::TokioSocket;
 use super::storage::Prepared;
 use super::uring::probe::{Ring, probe};
@@ -109,9 +109,9 @@ impl Driver {
 impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "driver {}: {}; ", self.name(), self.found)?;
-        match lane::look() {
-            Ok(bytes) => write!(f, "lane by pipes of {} KiB", bytes / 1024),
-            Err(why) => write!(f, "no lane, chunks go by buffers ({why})"),
+        match pipes::look() {
+            Ok(bytes) => write!(f, "splice path with pipes of {} KiB", bytes / 1024),
+            Err(why) => write!(f, "no splice path, chunks go by buffers ({why})"),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::hub::Hub;
 use super::open_rate::OpenRate;
 use super::outbox::Outbox;
 use super::socket::Socket;
-use super::through::Passing;
+use super::splice::Splicing;
 use crate::core::ids::ConnId;
 use crate::leader::{Arrival, ChunkPlace, Memory};
 use crate::summed::Summed;
@@ -32,7 +32,7 @@ use crate::wire::{Inlet, Part, Pulse, Step, tune};
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Frames of stock peers with payloads up to this size are gathered: they may be passed on as one frame, whose subject is another.
+/// Frames of classic peers with payloads up to this size are gathered: they may be passed on as one frame, whose subject is another.
 /// Larger ones fit none, and come as streams.
 const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 39;
 
@@ -107,9 +107,9 @@ impl<S: Socket> Hub<S> {
             let (hub, outbox) = (self.clone(), outbox.clone());
             async move { hub.write_out(conn, &outbox).await }
         });
-        let (passing, cut) = (RefCell::new(None), RefCell::new(None));
+        let (splicing, cut) = (RefCell::new(None), RefCell::new(None));
         let end = {
-            let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, (&passing, &cut)));
+            let mut reading = pin!(self.read_in(conn, addr, &socket, &outbox, (&splicing, &cut)));
             tokio::select! {
                 end = &mut reading => end,
                 () = outbox.over() => {
@@ -119,7 +119,7 @@ impl<S: Socket> Hub<S> {
                 }
             }
         };
-        self.break_passing(conn, &passing);
+        self.break_splice(conn, &splicing);
         let name = self.leader.borrow().name(conn);
         let (End::Over(why) | End::Refused(why) | End::Garbled(why)) = &end;
         info!(%addr, peer = %name, "connection ended: {why}");
@@ -179,7 +179,7 @@ impl<S: Socket> Hub<S> {
         addr: SocketAddr,
         socket: &S,
         outbox: &Outbox<S>,
-        (passing, cut): (&RefCell<Option<Passing<S>>>, &RefCell<Option<Part>>),
+        (splicing, cut): (&RefCell<Option<Splicing<S>>>, &RefCell<Option<Part>>),
     ) -> End {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
         let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
@@ -264,14 +264,14 @@ impl<S: Socket> Hub<S> {
                         (
                             Arrival::Here(ChunkPlace {
                                 memory: Memory::Pooled(buffer),
-                                through: Some(to),
+                                splice_to: Some(to),
                                 ..
                             }),
                             Some(pipe),
                         ) => {
                             let (chunk, means) = ((start, to), (buffer, pipe));
                             let passed =
-                                self.pass_through(conn, socket, &mut inlet, chunk, means, passing).await;
+                                self.splice_chunk(conn, socket, &mut inlet, chunk, means, splicing).await;
                             if let Err(error) = passed {
                                 return End::Over(format!("it broke off in the middle of a chunk: {error}"));
                             }
@@ -291,7 +291,7 @@ impl<S: Socket> Hub<S> {
                 }
                 Ok(Step::Came(chunk)) => {
                     pulse.frame_ended();
-                    if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, passing) {
+                    if !std::mem::take(&mut given_up) && !self.rest_came(conn, &chunk, splicing) {
                         self.with_leader(|leader, now| leader.chunk(now, conn, chunk));
                     }
                     // A stream of chunks never ends by itself: others have their turn after each.
@@ -341,7 +341,7 @@ impl<S: Socket> Hub<S> {
                         self.with_leader(|leader, now| leader.moves(now, conn));
                     }
                     // Of a chunk, the inlet stays here: its memory may be taken from it.
-                    if inlet.filling().is_some() && passing.borrow().is_none() {
+                    if inlet.filling().is_some() && splicing.borrow().is_none() {
                         match self.fill(conn, socket, outbox, &mut inlet, &mut pulse, &mut filling).await {
                             Ok(_) => coming.more(Instant::now()),
                             Err(why) => {
@@ -351,7 +351,7 @@ impl<S: Socket> Hub<S> {
                         }
                         continue;
                     }
-                    let rest_until = passing.borrow().as_ref().map(|passing| passing.deadline.into());
+                    let rest_until = splicing.borrow().as_ref().map(|splicing| splicing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
                     let inside = inlet.is_inside_frame();
                     let mut reading = pin!(socket.read(inlet));
@@ -374,7 +374,7 @@ impl<S: Socket> Hub<S> {
                             return End::Over(why);
                         }
                         if is_over {
-                            self.give_passing_up(conn, passing);
+                            self.give_up_splice(conn, splicing);
                             given_up = true;
                             until = None;
                         }

@@ -1,4 +1,4 @@
-//! How many descriptors a leader may have open. Each connection takes one and each pipe of the lane two, so it takes all that
+//! How many descriptors a leader may have open. Each connection takes one and each pipe of the splice path two, so it takes all that
 //! it may have: the soft limit that a shell gives is there for programs that cannot count beyond 1,024.
 
 use std::fmt;

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::inbound::Inbound;
 use super::journal::LogThread;
-use super::lane::Pipes;
+use super::pipes::Pipes;
 use super::outbox::{AllAnswers, Cargo, Look, Outbox, Sent};
 use super::parking::Parking;
 use super::room::Moved;
@@ -51,7 +51,7 @@ pub struct Options {
     pub tuning: Tuning,
     /// Where what does not fit in memory is kept.
     pub data: PathBuf,
-    /// The largest SubmitJob or AckJob of a stock peer.
+    /// The largest SubmitJob or AckJob of a classic peer.
     pub classic_inbound_max: u32,
     /// Whether to look for more for a moment before sleeping.
     pub spin: SpinMode,
@@ -381,7 +381,7 @@ impl<S: Socket> Hub<S> {
                 self.outboxes.borrow().get(&conn)?.push_chunk(chunk, self.scarce.get());
                 Some(conn)
             }
-            Output::Through { conn, head } => {
+            Output::Splice { conn, head } => {
                 // Who reads the chunk writes it, too.
                 self.outboxes.borrow().get(&conn)?.push_place(head);
                 None

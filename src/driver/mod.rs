@@ -7,7 +7,7 @@ mod filling;
 mod hub;
 mod inbound;
 mod journal;
-mod lane;
+mod pipes;
 mod memory;
 mod open_rate;
 mod outbox;
@@ -18,7 +18,7 @@ mod socket;
 mod spin;
 pub mod spool;
 mod storage;
-mod through;
+mod splice;
 mod uring;
 
 pub use choice::{Choice, Driver};

@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 pub(super) use piece::Cargo;
-use piece::{Bulk, Copied, Parked, Piece, Then};
+use piece::{Bulk, Copied, Parked, Piece, Continuation};
 
-use super::lane::Pipe;
+use super::pipes::Pipe;
 use super::parking::{Place, SLICE_BYTES};
 use super::socket::Socket;
 use crate::conn::{Want, WireChunk, WireFrame};
@@ -231,7 +231,7 @@ impl<S: Socket> Outbox<S> {
         };
         let mut parts = parts.into_iter().filter(|bytes| !bytes.is_empty()).peekable();
         while let Some(bytes) = parts.next() {
-            let then = if parts.peek().is_some() { Then::More } else { Then::Ends };
+            let then = if parts.peek().is_some() { Continuation::More } else { Continuation::Ends };
             self.put(pieces, Piece::new(bytes, cargo, then));
         }
     }
@@ -413,7 +413,7 @@ impl<S: Socket> Outbox<S> {
         self.answers.get()
     }
 
-    /// Whether nothing waits to be sent, and what passes through would not have to wait.
+    /// Whether nothing waits to be sent, and what is spliced would not have to wait.
     pub(super) fn is_free(&self) -> bool {
         if !self.has_nothing() {
             return false;
@@ -432,23 +432,23 @@ impl<S: Socket> Outbox<S> {
         self.looked_at.replace(self.written.get()) == self.written.get() && self.has_nothing()
     }
 
-    /// Takes the head of a chunk that passes through. It goes out when the chunk's first bytes do; what is pushed from now on
+    /// Takes the head of a chunk on the splice path. It goes out when the chunk's first bytes do; what is pushed from now on
     /// waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
-            let place = Piece::new(head, Cargo::Chunk, Then::Place);
+            let place = Piece::new(head, Cargo::Chunk, Continuation::Place);
             self.put(&mut self.pieces.borrow_mut(), place);
         }
     }
 
-    /// Whether the place for a chunk that passes through is next. It is there until the chunk is out, unless the
+    /// Whether the place for a chunk on the splice path is next. It is there until the chunk is out, unless the
     /// connection is over.
     pub(super) fn is_place_next(&self) -> bool {
-        self.pieces.borrow().front().is_some_and(|front| front.then == Then::Place)
+        self.pieces.borrow().front().is_some_and(|front| front.then == Continuation::Place)
     }
 
-    /// Writes bytes of the chunk that passes through, as far as the socket takes them. Only if its place is next.
-    pub(super) fn pass(&self, bytes: &[u8]) -> io::Result<usize> {
+    /// Writes bytes of the chunk on the splice path, as far as the socket takes them. Only if its place is next.
+    pub(super) fn write_spliced(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut pieces = self.pieces.borrow_mut();
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
@@ -460,7 +460,7 @@ impl<S: Socket> Outbox<S> {
         Ok(written - head)
     }
 
-    /// Moves bytes of the chunk that passes through out of a pipe. Only if its place is next.
+    /// Moves bytes of the chunk on the splice path out of a pipe. Only if its place is next.
     pub(super) fn pass_pipe(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         let mut pieces = self.pieces.borrow_mut();
         let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -476,12 +476,12 @@ impl<S: Socket> Outbox<S> {
         Ok(drained)
     }
 
-    /// The chunk that passes through is out, but for these bytes. What waited behind it follows.
+    /// The chunk on the splice path is out, but for these bytes. What waited behind it follows.
     pub(super) fn end_place(&self, rest: Bytes) {
         let mut pieces = self.pieces.borrow_mut();
-        if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
-            front.then = Then::More;
-            let end = Piece::new(rest, Cargo::Chunk, Then::Ends);
+        if let Some(front) = pieces.front_mut().filter(|front| front.then == Continuation::Place) {
+            front.then = Continuation::More;
+            let end = Piece::new(rest, Cargo::Chunk, Continuation::Ends);
             self.bytes.set(self.bytes.get() + end.cost());
             pieces.insert(1, end);
             self.left_over_if_closing();
@@ -495,16 +495,16 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// The chunk that passes through breaks off, so many bytes before its end: its receiver gets zeros instead.
+    /// The chunk on the splice path breaks off, so many bytes before its end: its receiver gets zeros instead.
     pub(super) fn break_place(&self, mut missing: usize) {
         let mut pieces = self.pieces.borrow_mut();
-        if let Some(front) = pieces.front_mut().filter(|front| front.then == Then::Place) {
-            front.then = Then::More;
+        if let Some(front) = pieces.front_mut().filter(|front| front.then == Continuation::Place) {
+            front.then = Continuation::More;
             let mut at = 1;
             loop {
                 let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
-                let then = if missing == 0 { Then::Ends } else { Then::More };
+                let then = if missing == 0 { Continuation::Ends } else { Continuation::More };
                 let piece = Piece { is_copy: true, ..Piece::new(part, Cargo::Chunk, then) };
                 self.bytes.set(self.bytes.get() + piece.cost());
                 pieces.insert(at, piece);
@@ -517,7 +517,7 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something of the chunk that passes through.
+    /// Waits until the socket takes something of the chunk on the splice path.
     pub(super) async fn writable(&self) {
         self.judge_with(true);
         self.socket.writable().await;
@@ -573,7 +573,7 @@ impl<S: Socket> Outbox<S> {
     /// Takes what was written off the front, and counts the frames that ended with it.
     fn advance(&self, pieces: &mut VecDeque<Piece>, mut written: usize, sent: &mut Sent) {
         while let Some(front) = pieces.front_mut() {
-            if written < front.bytes.len() || front.then == Then::Place {
+            if written < front.bytes.len() || front.then == Continuation::Place {
                 bytes::Buf::advance(&mut front.bytes, written);
                 return self.take_off(front.cargo, written);
             }
@@ -583,7 +583,7 @@ impl<S: Socket> Outbox<S> {
                 return front.bytes.clear();
             }
             self.take_off(front.cargo, front.cost());
-            if front.then == Then::Ends {
+            if front.then == Continuation::Ends {
                 sent.count(front.cargo);
             }
             let was_parked = front.parked != Parked::No;
@@ -713,7 +713,7 @@ impl<S> Drop for Outbox<S> {
 /// What comes next of what is in memory, as far as it can be written now.
 fn next_slices(pieces: &VecDeque<Piece>) -> Vec<io::IoSlice<'_>> {
     let mut slices = Vec::with_capacity(pieces.len().min(SLICES_MAX));
-    for piece in pieces.iter().take(SLICES_MAX).take_while(|piece| piece.then != Then::Place) {
+    for piece in pieces.iter().take(SLICES_MAX).take_while(|piece| piece.then != Continuation::Place) {
         if !piece.bytes.is_empty() {
             slices.push(io::IoSlice::new(&piece.bytes));
         }

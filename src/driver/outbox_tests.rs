@@ -216,7 +216,7 @@ fn chunks_for_a_slow_line_go_piece_by_piece_and_small_frames_go_before_them_but_
     let socket = Rc::new(Taps::default());
     let outbox = Outbox::new(socket.clone(), AllAnswers::default());
     slow(&outbox);
-    assert!(!outbox.is_free() && outbox.is_quiet(), "nothing passes through to it");
+    assert!(!outbox.is_free() && outbox.is_quiet(), "nothing is spliced to it");
     outbox.push_chunk(chunk(100_000), false);
     outbox.push_chunk(chunk(50_000), false);
     outbox.push_behind(frame(10));

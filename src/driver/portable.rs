@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::lane::Pipe;
+use super::pipes::Pipe;
 use super::socket::Socket;
 use crate::wire::{Inlet, limit_unsent, read_some, unacknowledged};
 

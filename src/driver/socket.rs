@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 
 use tokio::net::TcpStream;
 
-use super::lane::Pipe;
+use super::pipes::Pipe;
 use crate::wire::Inlet;
 
 /// The socket of one connection. What waits for it may be dropped and loses nothing, but for [`Socket::read`].

@@ -288,14 +288,14 @@ impl Leader {
         let first = self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
         let first = first.unwrap_or_default();
         let fill = self.relay.fill();
-        let sets = match self.broker.state().dataset_count() {
+        let datasets = match self.broker.state().dataset_count() {
             0 => "",
             _ => "if datasets that nobody needs are removed (`heft dataset HOST:PORT rm`), ",
         };
         Some(format!(
             "{waits}{} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
              that the leader keeps. {first}It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
-             (`heft result get`), {sets}if others free space on that disk, or if the leader gets a larger one (--data)",
+             (`heft result get`), {datasets}if others free space on that disk, or if the leader gets a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),
             ByteSize(room.reserve),
@@ -349,7 +349,7 @@ impl From<core::event::WorkerClass> for WorkerClass {
     fn from(class: core::event::WorkerClass) -> Self {
         match class {
             core::event::WorkerClass::Leasing => WorkerClass::Heft,
-            core::event::WorkerClass::Classic => WorkerClass::Stock,
+            core::event::WorkerClass::Classic => WorkerClass::Classic,
             core::event::WorkerClass::OneAtATime => WorkerClass::Minimal,
         }
     }

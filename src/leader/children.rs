@@ -38,8 +38,8 @@ pub(super) struct Assigned {
 pub(super) enum CommonId {
     /// The request of a job's children, as it was written at some time.
     Request(u64),
-    /// A set for classic workers, by its generation.
-    Set(uuid::Uuid),
+    /// A dataset for classic workers, by its version.
+    Dataset(uuid::Uuid),
 }
 
 /// A request for the children of a job.

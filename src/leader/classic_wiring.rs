@@ -1,4 +1,4 @@
-//! The leader's side of stock peers: it hands their large frames and puts on, and has datasets made of
+//! The leader's side of classic peers: it hands their large frames and puts on, and has datasets made of
 //! inputs that their agents are to get.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::datasets::{Came, Checked, DatasetEvent};
 use super::large_frames::Apart;
-use super::pack_maker::{PIECE_BYTES, PackMaker};
+use super::pack_writer::{PIECE_BYTES, PackWriter};
 use super::staging::{NotStaged, Step, files_to_stage};
 use super::submit::{RefusalText, job_id};
 use super::tasks::{Task, Turn};
@@ -36,7 +36,7 @@ impl Leader {
         };
         let of = session.bulk(head)?;
         info!(peer = %session.name(), kind = head.kind().map_or("unknown", Kind::name), bytes = head.payload_len,
-            "a large frame of a stock peer comes as a stream");
+            "a large frame of a classic peer comes as a stream");
         self.large_frames.begin(conn, of, head.payload_len.into(), &self.relay, &mut *self.make_id);
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Leader {
         request: Uuid,
         subject: &str,
         put: Result<CachePutRequest, String>,
-        mut packed: Option<PackMaker>,
+        mut packed: Option<PackWriter>,
     ) {
         let cache = put.as_ref().map(|put| put.cache_id.clone()).unwrap_or_default();
         let taken = put.and_then(|put| {
@@ -140,24 +140,24 @@ impl Leader {
         if let Err(why) = taken {
             packed.into_iter().for_each(|maker| maker.forget(&mut self.relay));
             // A classic client must not wait for ever.
-            info!(peer = %self.name(conn), cache, "a stock client's put failed: {why}");
+            info!(peer = %self.name(conn), cache, "a classic client's put failed: {why}");
             self.cache_ack(conn, request, CachePutResult::failed(&cache, &why));
         }
     }
 
     /// Packs the contents of a small put, but for pieces that are here already.
-    fn pack(&mut self, put: &CachePutRequest) -> Result<PackMaker, String> {
+    fn pack(&mut self, put: &CachePutRequest) -> Result<PackWriter, String> {
         let bytes: u64 = put.entries.iter().map(|entry| entry.content.len() as u64).sum();
         let (held, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
         if held.saturating_add(bytes) > room {
             return Err(format!(
-                "the set has {}, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                "the dataset has {}, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
                 ByteSize(bytes),
                 ByteSize(held),
                 ByteSize(room)
             ));
         }
-        let mut maker = PackMaker::new((self.make_id)());
+        let mut maker = PackWriter::new((self.make_id)());
         for (slot, entry) in put.entries.iter().enumerate() {
             maker.begin(slot);
             for bytes in entry.content.chunks(PIECE_BYTES) {
@@ -180,7 +180,7 @@ impl Leader {
         request: Uuid,
         Checked { cache, target, names }: Checked,
         put: &CachePutRequest,
-        maker: PackMaker,
+        maker: PackWriter,
     ) -> Result<(), String> {
         let key = maker.owner();
         let (mut made, packs) = maker.finish(&mut self.relay)?;
@@ -207,7 +207,7 @@ impl Leader {
             conn,
             request,
             key,
-            generation: (self.make_id)(),
+            version: (self.make_id)(),
             cache,
             target,
             files,
@@ -220,13 +220,13 @@ impl Leader {
 
     // --- inputs that become datasets
 
-    /// A set is to be made of a job's inputs.
+    /// A dataset is to be made of a job's inputs.
     pub(super) fn stage_inputs(&mut self, job: JobId) {
         self.when_here(Turn { task: Task::Stage { job }, bytes: 0 });
         self.payloads_on();
     }
 
-    /// Makes a set of a job's inputs; its payload is here.
+    /// Makes a dataset of a job's inputs; its payload is here.
     pub(super) fn stage(&mut self, job: JobId) {
         let (input, known) = (self.payloads.held.input(job), self.broker.state().job(job));
         let files = input.zip(known).ok_or_else(|| "the request cannot be read".to_owned());
@@ -237,7 +237,7 @@ impl Leader {
         }
     }
 
-    /// Goes on with the first of the jobs whose inputs become sets; says whether it did anything that
+    /// Goes on with the first of the jobs whose inputs become datasets; says whether it did anything that
     /// others may have to hear of.
     pub(super) fn stage_on(&mut self) -> bool {
         if self.broker.is_draining() {
@@ -245,8 +245,8 @@ impl Leader {
             return false;
         }
         let state = self.broker.state();
-        let is_first = state.staged_sets().next().is_none();
-        let is_wanted = |job| state.job(job).is_some_and(waits_for_set);
+        let is_first = state.staged_datasets().next().is_none();
+        let is_wanted = |job| state.job(job).is_some_and(waits_for_dataset);
         let (relay, make_id) = (&mut self.relay, &mut *self.make_id);
         let step = self.stagings.go_on(self.now, is_wanted, is_first, relay, make_id);
         self.staged(step)
@@ -276,10 +276,10 @@ impl Leader {
         self.staged(step);
     }
 
-    /// There is no set of a job's inputs: its client hears why.
+    /// There is no dataset of a job's inputs: its client hears why.
     pub(super) fn not_staged(&mut self, NotStaged { job, why, again }: NotStaged) {
-        if self.broker.state().job(job).is_some_and(waits_for_set) {
-            warn!(%job, again, "no dataset is made of a job's inputs, so no stock worker can have it: {why}");
+        if self.broker.state().job(job).is_some_and(waits_for_dataset) {
+            warn!(%job, again, "no dataset is made of a job's inputs, so no classic worker can have it: {why}");
         }
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }
@@ -290,7 +290,7 @@ impl Leader {
         self.dataset_event(DatasetEvent::StagingOver { job });
     }
 
-    /// A job went to a worker. One that takes its inputs as they are needs no set of them.
+    /// A job went to a worker. One that takes its inputs as they are needs no dataset of them.
     pub(super) fn unstage_for(&mut self, conn: ConnId, job: JobId) {
         let is_staged = self.broker.state().job(job).is_some_and(Job::is_staged);
         if is_staged && self.takes_transfers(conn) {
@@ -299,7 +299,7 @@ impl Leader {
     }
 }
 
-/// Whether a job still waits for a set of its inputs.
-fn waits_for_set(job: &Job) -> bool {
+/// Whether a job still waits for a dataset of its inputs.
+fn waits_for_dataset(job: &Job) -> bool {
     matches!(job.phase, Phase::Queued { .. }) && job.needs_transfers()
 }

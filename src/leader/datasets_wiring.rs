@@ -29,7 +29,7 @@ use crate::core::worker::Worker;
 use crate::core::{Broker, Event};
 use crate::model::{CachePutRequest, CachePutResult, JsonModel};
 use crate::store::blobs::DiskOp;
-use crate::store::look::{LIST_CHUNKS_MAX, LookAt, Looked};
+use crate::store::verify::{LIST_CHUNKS_MAX, VerifyRequest, Verified};
 use crate::store::map::Map;
 
 /// The id of a put of nothing: the cache's own directory, which is there.
@@ -193,12 +193,12 @@ impl Leader {
                     let frame = session.and_then(|session| session.cache_put(id, nothing).ok());
                     self.send(conn, frame);
                 }
-                DatasetAction::SendSet { conn, generation, payload } => {
+                DatasetAction::SendDataset { conn, version, payload } => {
                     let session = self.peers.get(conn);
-                    let frame = session.and_then(|session| session.cache_put(generation, payload).ok());
+                    let frame = session.and_then(|session| session.cache_put(version, payload).ok());
                     if let Some(frame) = frame {
                         // One at a time for each worker, and the same for all of them.
-                        let memory = Memory::Common(CommonId::Set(generation));
+                        let memory = Memory::Common(CommonId::Dataset(version));
                         self.post_now(conn, Posting { frame, memory });
                     }
                 }
@@ -235,8 +235,8 @@ impl Leader {
                         self.dataset_event(DatasetEvent::Arrived { blob });
                     }
                 }
-                DatasetAction::Attach { conn, blob, generation, again } => {
-                    let owner = JobId(generation);
+                DatasetAction::Attach { conn, blob, version, again } => {
+                    let owner = JobId(version);
                     match again {
                         Again::Yes => self.relay.attach_anew(conn, blob, owner, 0),
                         Again::No => self.relay.attach(conn, blob, owner, 0),
@@ -265,24 +265,24 @@ impl Leader {
     }
 
     /// Has a part of a dataset looked at, as far as it is needed.
-    fn look_at(&mut self, blob: BlobId, at: LookAt) {
+    fn look_at(&mut self, blob: BlobId, at: VerifyRequest) {
         let mut chunks = self.relay.chunks(blob);
         match &at {
-            LookAt::PackList(_) => {
+            VerifyRequest::PackList(_) => {
                 let last = chunks.len().saturating_sub(LIST_CHUNKS_MAX);
                 chunks.drain(..last);
             }
-            LookAt::Pieces(wanted) => chunks.retain(|(_, head, _)| wanted.is_in(head)),
-            LookAt::Manifest | LookAt::Pack(_) | LookAt::Bytes { .. } => {}
+            VerifyRequest::Pieces(wanted) => chunks.retain(|(_, head, _)| wanted.is_in(head)),
+            VerifyRequest::Manifest | VerifyRequest::Pack(_) | VerifyRequest::Bytes { .. } => {}
         }
         self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
     }
 
     /// A blob was looked at.
-    pub(super) fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
+    pub(super) fn looked(&mut self, blob: BlobId, result: Result<Verified, String>) {
         match result {
-            Ok(Looked::Bytes { reader, found }) => self.input_read(reader, found),
-            result => self.dataset_event(DatasetEvent::Looked { blob, result }),
+            Ok(Verified::Bytes { reader, found }) => self.input_read(reader, found),
+            result => self.dataset_event(DatasetEvent::Verified { blob, result }),
         }
     }
 
@@ -294,8 +294,8 @@ impl Leader {
             (DatasetSays::Pack { pack, request, says }, _) => {
                 DatasetEvent::PackAnnounced { conn, pack, request, says }
             }
-            (DatasetSays::Lack { generation, lack }, Some(worker)) => {
-                DatasetEvent::WorkerLacks { conn, worker, generation, lack }
+            (DatasetSays::Lack { version, lack }, Some(worker)) => {
+                DatasetEvent::WorkerLacks { conn, worker, version, lack }
             }
             (DatasetSays::Have(have), Some(worker)) => DatasetEvent::WorkerHas { conn, worker, have },
             (DatasetSays::Ack { to, result }, Some(worker)) => {
@@ -347,7 +347,7 @@ impl Leader {
     pub(super) fn restore_datasets(&mut self, maps: &mut HashMap<BlobId, Map>) {
         let kept: Vec<(BlobId, bool)> = {
             let datasets = self.broker.state().datasets();
-            datasets.flat_map(|set| set.blobs().map(|blob| (blob, blob == set.generation))).collect()
+            datasets.flat_map(|dataset| dataset.blobs().map(|blob| (blob, blob == dataset.version))).collect()
         };
         for (blob, is_manifest) in kept {
             if self.relay.knows(blob) {
@@ -359,7 +359,7 @@ impl Leader {
             };
             let part = if is_manifest { RestoredPart::Manifest } else { RestoredPart::Pack };
             match restored {
-                Err(why) => error!(%blob, "a part of a dataset is lost; put the set again: {why}"),
+                Err(why) => error!(%blob, "a part of a dataset is lost; put the dataset again: {why}"),
                 Ok(()) => self.dataset_event(DatasetEvent::Restored { blob, part }),
             }
         }

@@ -3,7 +3,7 @@
 use super::Leader;
 use super::ask::LISTED_MAX;
 use crate::answers::{
-    Explained, Load, MoveCost, NamedSet, Phase, SeenWorker, SetAt, SetState, Takes, Verdict, Waits, WaitsFor,
+    Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, DatasetAt, DatasetState, Takes, Verdict, Waits, WaitsFor,
 };
 use crate::core;
 use crate::core::action::OperateError;
@@ -135,27 +135,27 @@ fn no_room(what: WaitsFor, text: String) -> Waits {
     Waits { what, text, ..Waits::default() }
 }
 
-fn named(named: &Named) -> NamedSet {
+fn named(named: &Named) -> NamedDataset {
     let dataset = named.dataset.as_ref();
-    NamedSet {
+    NamedDataset {
         cache_id: named.cache.as_str().to_owned(),
         known: dataset.is_some(),
         bytes: dataset.map(|dataset| dataset.bytes),
-        generation: dataset.map(|dataset| dataset.generation.to_string()),
+        version: dataset.map(|dataset| dataset.version.to_string()),
     }
 }
 
 fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
     let text = seen.verdict.text();
     let text = unheld.map_or_else(|| text.to_owned(), |unheld| format!("{text}; {unheld}"));
-    let sets = seen.sets.iter().map(|(cache, at)| {
+    let datasets = seen.holds.iter().map(|(cache, at)| {
         let (state, missing) = match at {
-            At::Held => (SetState::Held, Some(0)),
-            At::Coming { missing } => (SetState::Coming, Some(*missing)),
-            At::Expected => (SetState::Expected, None),
-            At::Missing => (SetState::Missing, None),
+            At::Held => (DatasetState::Held, Some(0)),
+            At::Coming { missing } => (DatasetState::Coming, Some(*missing)),
+            At::Expected => (DatasetState::Expected, None),
+            At::Missing => (DatasetState::Missing, None),
         };
-        SetAt { cache_id: cache.as_str().to_owned(), state, missing }
+        DatasetAt { cache_id: cache.as_str().to_owned(), state, missing }
     });
     SeenWorker {
         id: seen.id.to_string(),
@@ -176,7 +176,7 @@ fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
             takes_raw: seen.reads >= PayloadKind::Raw,
         },
         agent: seen.agent.map(|agent| agent.to_string()),
-        sets: sets.collect(),
+        datasets: datasets.collect(),
         cost: MoveCost {
             missing_bytes: Some(seen.cost.missing),
             unsent_bytes: Some(seen.cost.unsent),

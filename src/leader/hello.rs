@@ -9,7 +9,7 @@ use tracing::{debug, info};
 
 use super::peers::Peers;
 use super::{Leader, relay};
-use crate::conn::{Heard, Session, SessionError};
+use crate::conn::{Inbound, Session, SessionError};
 use crate::core::ids::{ConnId, WorkerId};
 use crate::core::worker::Hello;
 use crate::core::{Broker, Event};
@@ -22,15 +22,15 @@ impl Peers {
     pub(super) fn admit(
         &mut self,
         conn: ConnId,
-        heard: Heard,
+        heard: Inbound,
         broker: &Broker,
-    ) -> Result<Heard, SessionError> {
-        if let Heard::Announced(Event::WorkerHello(Hello { worker, .. })) = &heard {
+    ) -> Result<Inbound, SessionError> {
+        if let Inbound::Announced(Event::WorkerHello(Hello { worker, .. })) = &heard {
             self.is_one_process(conn, *worker, broker.alive_at(*worker))?;
         }
         let is_hello = matches!(
             heard,
-            Heard::Announced(_) | Heard::Event(Event::ClientHello { .. } | Event::WorkerHello(_))
+            Inbound::Announced(_) | Inbound::Event(Event::ClientHello { .. } | Event::WorkerHello(_))
         );
         if is_hello {
             self.room_for_names(conn)?;

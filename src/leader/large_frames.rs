@@ -1,4 +1,4 @@
-//! Large frames of stock peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken apart
+//! Large frames of classic peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken apart
 //! while it comes. Contents become blobs, which heft peers get as transfers, those of a CachePut packs;
 //! what is left is a small request or result. It is never gathered. What a program printed is a content
 //! too: a long one becomes a blob, of which the result has the beginning.
@@ -16,7 +16,7 @@ use chunking::message::Purpose;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::pack_maker::PackMaker;
+use super::pack_writer::PackWriter;
 use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
 use super::submit::{Gathered, job_id};
@@ -44,7 +44,7 @@ pub(super) enum Apart {
     /// A result, with references in the place of contents.
     Ack(AckBody),
     /// A put whose contents are packs. An error says what is wrong with it.
-    CachePut { request: Uuid, subject: String, put: Result<CachePutRequest, String>, maker: Box<PackMaker> },
+    CachePut { request: Uuid, subject: String, put: Result<CachePutRequest, String>, maker: Box<PackWriter> },
     /// A job that cannot be taken.
     Refused { job: JobId, text: String },
 }
@@ -83,7 +83,7 @@ impl LargeFrames {
             })
         };
         let is_put = matches!(of, BulkOf::CachePut { .. });
-        let maker = is_put.then(|| PackMaker::new(make_id()));
+        let maker = is_put.then(|| PackWriter::new(make_id()));
         self.coming.insert(conn, Coming { fault, maker, ..Coming::new(of, bytes) });
     }
 
@@ -171,7 +171,7 @@ impl LargeFrames {
                 let put = put.map_err(|why| {
                     format!("the put came in a frame of {bytes} bytes, which cannot be taken: {why}")
                 });
-                let maker = Box::new(maker.unwrap_or_else(|| PackMaker::new(make_id())));
+                let maker = Box::new(maker.unwrap_or_else(|| PackWriter::new(make_id())));
                 (Vec::new(), Apart::CachePut { request, subject, put, maker })
             }
             BulkOf::Nothing => return,
@@ -187,7 +187,7 @@ struct Coming {
     stream: ContentStream,
     contents: BTreeMap<usize, Content>,
     /// Takes the contents of a CachePut.
-    maker: Option<PackMaker>,
+    maker: Option<PackWriter>,
     held: Held,
     bytes: u64,
     fault: Option<String>,
@@ -315,7 +315,7 @@ fn ack(
             result
         }
         Err(why) => {
-            warn!(%job, bytes, "the result of a stock worker cannot be read: {why}");
+            warn!(%job, bytes, "the result of a classic worker cannot be read: {why}");
             let mut failed = JobResult::new(job.0, "", "", JobStatus::Failed);
             failed.stderr = format!(
                 "heft: the worker's result came in a frame of {bytes} bytes, which cannot be taken: {why}"

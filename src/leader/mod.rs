@@ -17,14 +17,14 @@
 //! | `job_blobs` | whose a blob is | `transfers.rs` |
 //! | `retention` | which result goes first for room | `retention.rs` |
 //! | `datasets` | who holds which dataset | `datasets_wiring.rs` |
-//! | `large_frames`, `staging` | what stock peers send and get in other forms | `classic_wiring.rs` |
+//! | `large_frames`, `staging` | what classic peers send and get in other forms | `classic_wiring.rs` |
 //! | `questions` | who asked what | `ask.rs`, `explain.rs`, `collect.rs` |
 
 mod acks;
 mod ask;
 mod children;
 mod classic_wiring;
-mod collect;
+mod orphans;
 mod commit_log;
 mod datasets;
 mod datasets_wiring;
@@ -38,7 +38,7 @@ mod large_frames;
 mod outcome;
 mod output;
 mod pacing;
-mod pack_maker;
+mod pack_writer;
 mod parts;
 mod payloads;
 mod peers;
@@ -56,7 +56,7 @@ mod waiting;
 
 pub use output::{LeaderConfig, Output};
 pub use recover::Recovered;
-pub use relay::{BUFFER_LEASE, Fill, Linger, Memory, Passed, RelayConfig, Verify};
+pub use relay::{BUFFER_LEASE, RelayStats, Linger, Memory, Spliced, RelayConfig, Verify};
 pub use transfers::{Arrival, ChunkPlace};
 
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ use thiserror::Error;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::conn::{Heard, SessionError};
+use crate::conn::{Inbound, SessionError};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::Operation;
 use crate::core::ids::{ConnId, Micros};
@@ -182,28 +182,28 @@ impl Leader {
         let heard = session.hear(head, payload, &mut *self.make_id);
         let heard = heard.and_then(|heard| self.peers.admit(conn, heard, &self.broker));
         match heard.inspect_err(|error| self.hello_refused(conn, head, error))? {
-            Heard::Event(event) => self.peer_says(conn, event),
-            Heard::Announced(event) => {
+            Inbound::Event(event) => self.peer_says(conn, event),
+            Inbound::Announced(event) => {
                 self.welcome(conn, head, payload_crc);
                 self.peer_says(conn, event);
             }
-            Heard::Submit(body) => self.submit(conn, body),
-            Heard::Ack(body) => self.ack(conn, body),
-            Heard::Cancel(job) => {
+            Inbound::Submit(body) => self.submit(conn, body),
+            Inbound::Ack(body) => self.ack(conn, body),
+            Inbound::Cancel(job) => {
                 let by = self.name(conn).into();
                 self.questions(QuestionEvent::Wished(Operation::Cancel { job, by }));
             }
-            Heard::Received { job, run } => self.received(conn, job, run),
-            Heard::Transfer { id, says } => self.transfer(conn, id, says),
-            Heard::Piece { id, payload } => self.piece(conn, id, &payload),
-            Heard::Dataset(says) => self.dataset_says(conn, says),
-            Heard::Ask { verb, id, json } => {
+            Inbound::Received { job, run } => self.received(conn, job, run),
+            Inbound::Transfer { id, says } => self.transfer(conn, id, says),
+            Inbound::Piece { id, payload } => self.piece(conn, id, &payload),
+            Inbound::Dataset(says) => self.dataset_says(conn, says),
+            Inbound::Ask { verb, id, json } => {
                 let by = Asked { conn, verb: verb.into(), id };
                 let (json, peer) = (json.to_vec(), self.name(conn).into());
                 self.questions(QuestionEvent::Asked { by, json, peer });
             }
-            Heard::Alive => {}
-            Heard::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
+            Inbound::Alive => {}
+            Inbound::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
         self.act();
         Ok(())
@@ -268,7 +268,7 @@ impl Leader {
                 self.questions(QuestionEvent::Checked { blob, result: result.clone() });
                 self.relay.disk_done(DiskDone::Checked { blob, result });
             }
-            DiskDone::Looked { blob, result } => self.looked(blob, result),
+            DiskDone::Verified { blob, result } => self.looked(blob, result),
             DiskDone::Measured { .. } => {
                 self.relay.disk_done(done);
                 self.give_up_what_never_fits();
@@ -310,7 +310,7 @@ impl Leader {
     }
 
     /// How full the relay is.
-    pub fn fill(&self) -> Fill {
+    pub fn fill(&self) -> RelayStats {
         self.relay.fill()
     }
 

@@ -72,7 +72,7 @@ pub(super) fn result_of(
                 .collect();
             result.stderr =
                 format!("heft: {} after {} attempts\n{}", why.text(), job.spent, workers.join("\n"));
-            // What a stock client gets is what .NET would write.
+            // What a classic client gets is what .NET would write.
             if announced {
                 result.dead = true;
                 result.attempts = Some(job.spent);

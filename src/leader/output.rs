@@ -94,7 +94,7 @@ pub enum Output {
     },
     /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
     /// [`Leader::chunks_sent`].
-    Through {
+    Splice {
         /// Where.
         conn: ConnId,
         /// Its head.

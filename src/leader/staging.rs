@@ -1,6 +1,6 @@
-//! Inputs of jobs that become datasets (C01). A stock worker takes no transfers and no frame over 4 MiB,
-//! but the agent beside it can be sent a set: the blobs of a job are read, chunk by chunk, into packs,
-//! and put under an id that only the leader gives. The set goes when the job has ended, when the job goes
+//! Inputs of jobs that become datasets (C01). A classic worker takes no transfers and no frame over 4 MiB,
+//! but the agent beside it can be sent a dataset: the blobs of a job are read, chunk by chunk, into packs,
+//! and put under an id that only the leader gives. The dataset goes when the job has ended, when the job goes
 //! to a worker that takes its inputs as they are, or when a part of it is damaged.
 //!
 //! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which jobs; see
@@ -19,18 +19,18 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::datasets::StagedInputs;
-use super::pack_maker::PackMaker;
+use super::pack_writer::PackWriter;
 use super::relay::{BlobId, Relay};
-use super::submit::{by_set, with_paths};
+use super::submit::{by_dataset, with_paths};
 use super::transfers::named_in;
 use crate::conn::Session;
 use crate::core::ids::{CacheId, JobId, Micros};
 use crate::core::job::Job;
-use crate::core::names::{SafeName, is_flat, names_of_set};
+use crate::core::names::{SafeName, is_flat, names_of_dataset};
 use crate::core::payload::FileNames;
 use crate::model::{InputFile, JobRequest, JsonModel, Source};
 use crate::store::blobs::DiskOp;
-use crate::store::look::LookAt;
+use crate::store::verify::VerifyRequest;
 use crate::units::ByteSize;
 
 /// Chunks of a pack that may wait for the disk before more are read.
@@ -47,13 +47,13 @@ pub(super) enum Step {
     Packed,
     /// Read a chunk; then [`Stagings::was_read`].
     Read(DiskOp),
-    /// All bytes are in packs: the set is put.
+    /// All bytes are in packs: the dataset is put.
     Made { inputs: StagedInputs, packs: Vec<(BlobId, Layout)> },
-    /// There is no set.
+    /// There is no dataset.
     Failed(NotStaged),
 }
 
-/// Why no set is made of a job's inputs.
+/// Why no dataset is made of a job's inputs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotStaged {
     pub(super) job: JobId,
@@ -62,7 +62,7 @@ pub(super) struct NotStaged {
     pub(super) again: bool,
 }
 
-/// A file that becomes one of a set.
+/// A file that becomes one of a dataset.
 #[derive(Clone, Debug)]
 pub(super) struct StagedFile {
     name: SafeName,
@@ -70,7 +70,7 @@ pub(super) struct StagedFile {
     size: u64,
 }
 
-/// Inputs of jobs that become sets, one after the other.
+/// Inputs of jobs that become datasets, one after the other.
 #[derive(Debug)]
 pub(super) struct Stagings {
     spool_bytes_max: u64,
@@ -79,13 +79,13 @@ pub(super) struct Stagings {
     go_on_at: Option<Micros>,
 }
 
-/// The inputs of a job on their way into a set.
+/// The inputs of a job on their way into a dataset.
 struct Staging {
     job: JobId,
     /// Tells what was read for it from what was read for an earlier one of the same job.
     key: Uuid,
     files: Vec<StagedFile>,
-    maker: PackMaker,
+    maker: PackWriter,
     /// Whether a place for it was found.
     begun: bool,
     /// The file that is read, and its next chunk.
@@ -120,9 +120,9 @@ impl Stagings {
         self.go_on_at = None;
     }
 
-    /// A set is to be made of these files, under this key.
+    /// A dataset is to be made of these files, under this key.
     pub(super) fn add(&mut self, job: JobId, files: Vec<StagedFile>, key: Uuid) {
-        let (maker, inflater) = (PackMaker::new(key), Inflater::default());
+        let (maker, inflater) = (PackWriter::new(key), Inflater::default());
         let (begun, is_reading) = (false, false);
         self.queue.push_back(Staging {
             job,
@@ -146,8 +146,8 @@ impl Stagings {
         }
     }
 
-    /// Goes on with the first job. `is_wanted` says whether a job still waits for its set, `is_first`
-    /// that there is no other such set.
+    /// Goes on with the first job. `is_wanted` says whether a job still waits for its dataset, `is_first`
+    /// that there is no other such dataset.
     pub(super) fn go_on(
         &mut self,
         now: Micros,
@@ -221,7 +221,7 @@ impl Stagings {
         }
         match builder.finish() {
             Ok(manifest) => {
-                Step::Made { inputs: StagedInputs { job, key, generation: make_id(), manifest }, packs }
+                Step::Made { inputs: StagedInputs { job, key, version: make_id(), manifest }, packs }
             }
             Err(error) => {
                 packs.iter().for_each(|(pack, _)| relay.forget(*pack));
@@ -232,7 +232,7 @@ impl Stagings {
 }
 
 impl Staging {
-    /// Finds a place for the set, within `--spool-max`. The first is let in however full that is, so that
+    /// Finds a place for the dataset, within `--spool-max`. The first is let in however full that is, so that
     /// what waits here for nothing else comes to its end.
     fn begin(&mut self, is_first: bool, room: u64, relay: &Relay) -> Result<Option<Step>, Fault> {
         let bytes = self.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
@@ -246,7 +246,7 @@ impl Staging {
             return Err((why, true));
         }
         self.begun = true;
-        info!(job = %self.job, files = self.files.len(), bytes, "inputs for a stock worker become a dataset");
+        info!(job = %self.job, files = self.files.len(), bytes, "inputs for a classic worker become a dataset");
         Ok(Some(Step::Went))
     }
 
@@ -270,7 +270,7 @@ impl Staging {
         };
         let Some(sent) = sent else {
             self.is_reading = true;
-            let (chunks, at) = (vec![(self.chunk, head, len)], LookAt::Bytes { reader: self.key });
+            let (chunks, at) = (vec![(self.chunk, head, len)], VerifyRequest::Bytes { reader: self.key });
             return Ok(Some(Step::Read(DiskOp::Look { blob: *blob, chunks, at })));
         };
         let mut scratch = Vec::new();
@@ -282,34 +282,34 @@ impl Staging {
     }
 }
 
-/// The files of a job that are blobs here. An error says why no stock worker could have the job.
+/// The files of a job that are blobs here. An error says why no classic worker could have the job.
 pub(super) fn files_to_stage(job: &Job, payload: &[u8], relay: &Relay) -> Result<Vec<StagedFile>, String> {
     let mut request = JobRequest::parse(payload).map_err(|error| error.to_string())?;
     // What such a worker would refuse it is not sent (C08, WX08).
-    if let Some(file) = request.files.iter().find(|file| !is_for_stock(file, job.submission.names)) {
-        return Err(format!("the file \"{}\" is none that a stock worker takes", file.name.escape_debug()));
+    if let Some(file) = request.files.iter().find(|file| !is_for_classic(file, job.submission.names)) {
+        return Err(format!("the file \"{}\" is none that a classic worker takes", file.name.escape_debug()));
     }
     let blobs = named_in(&request);
-    let names = names_of_set(blobs.iter().map(|(_, name, _)| name.as_str()));
+    let names = names_of_dataset(blobs.iter().map(|(_, name, _)| name.as_str()));
     let names = names.map_err(|error| error.to_string())?;
     let is_here = |blob: BlobId, size: u64| relay.has_arrived(blob) && relay.size(blob) == size;
     if let Some((_, name, _)) = blobs.iter().find(|(blob, _, size)| !is_here(*blob, *size)) {
         return Err(format!("\"{name}\" is not at the leader"));
     }
-    by_set(&mut request, &CacheId::of_inputs(job.id()));
+    by_dataset(&mut request, &CacheId::of_inputs(job.id()));
     let written = with_paths(&request, |_| true).unwrap_or(request).to_json();
     let body = Session::assign_body_len(job.submission.key.as_str(), written.len());
     if body > FRAME_BODY_BYTES_MAX as usize {
         return Err(format!(
-            "what is left of the request takes a frame of {body} bytes, and a stock worker takes {FRAME_BODY_BYTES_MAX}"
+            "what is left of the request takes a frame of {body} bytes, and a classic worker takes {FRAME_BODY_BYTES_MAX}"
         ));
     }
     let files = names.into_iter().zip(blobs);
     Ok(files.map(|(name, (blob, _, size))| StagedFile { name, blob, size }).collect())
 }
 
-/// Whether a stock worker takes a file under this name, and from where it comes (WX08).
-fn is_for_stock(file: &InputFile, names: FileNames) -> bool {
+/// Whether a classic worker takes a file under this name, and from where it comes (WX08).
+fn is_for_classic(file: &InputFile, names: FileNames) -> bool {
     let is_taken = match names {
         FileNames::Plain | FileNames::Folders => is_flat(&file.name),
         FileNames::Flattened => true,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     impl Rig {
-        /// With files of a job that are blobs here, and wait for their set.
+        /// With files of a job that are blobs here, and wait for their dataset.
         fn new(contents: &[Vec<u8>]) -> Self {
             let mut relay = Relay::new(RelayConfig::default());
             let mut files = Vec::new();
@@ -348,7 +348,7 @@ mod tests {
                 }
                 let size = content.len() as u64;
                 relay.gathered(blob, JOB, Purpose::Input, "", size).unwrap();
-                let name = SafeName::parse_in_set(&format!("{number}.bin")).unwrap();
+                let name = SafeName::parse_in_dataset(&format!("{number}.bin")).unwrap();
                 files.push(StagedFile { name, blob, size });
             }
             let mut stagings = Stagings::new(1 << 30);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn files_become_a_set_chunk_by_chunk_and_others_have_their_turn_between() {
+    fn files_become_a_dataset_chunk_by_chunk_and_others_have_their_turn_between() {
         let contents = [noise(3_000_000, 1), noise(5, 2)];
         let mut rig = Rig::new(&contents);
         let (mut packed, mut steps) = (0, 0);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_set_is_made_without_room_for_it() {
+    fn only_the_first_dataset_is_made_without_room_for_it() {
         let mut rig = Rig::new(&[noise(9, 1)]);
         let config = RelayConfig { spool_bytes_max: 0, ..RelayConfig::default() };
         let full = Relay::new(config);

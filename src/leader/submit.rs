@@ -268,7 +268,7 @@ impl Leader {
     pub(super) fn assign(&mut self, conn: ConnId, worker: WorkerId, id: JobId) -> Option<Assigned> {
         let job = self.broker.state().job(id)?;
         if job.goes_by_transfer() && !self.takes_transfers(conn) {
-            // The set of its inputs went while it was on its way to a stock worker.
+            // The dataset of its inputs went while it was on its way to a classic worker.
             return None;
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
@@ -328,12 +328,12 @@ impl Leader {
 }
 
 impl Leader {
-    /// A request for a stock worker. It knows a cached file by one path only, which stands in its CacheId (C02), also with the cache
+    /// A request for a classic worker. It knows a cached file by one path only, which stands in its CacheId (C02), also with the cache
     /// patch of the founding documents, which stores `<CacheId>/<Name>` and looks for `<CacheId>`. So the whole path is put there: of a
-    /// request of ours, and where an agent or the patch keeps the set also of a stock client's; what else a stock client wrote means the
+    /// request of ours, and where an agent or the patch keeps the dataset also of a classic client's; what else a classic client wrote means the
     /// flat form.
     ///
-    /// Inputs that are a set by now (C01) are named by that.
+    /// Inputs that are a dataset by now (C01) are named by that.
     fn rewriting(&self, worker: WorkerId, from_ours: bool, is_staged: bool) -> Rewriting {
         let knows_paths = self.broker.agent_of(worker).is_some() || self.datasets.knows_cache_put(worker);
         if from_ours || is_staged || knows_paths { Rewriting::Paths } else { Rewriting::Names }
@@ -354,13 +354,13 @@ impl Leader {
         }
         let Ok(mut request) = JobRequest::parse(&payload) else { return payload };
         if let Some(cache) = staged {
-            by_set(&mut request, cache);
+            by_dataset(&mut request, cache);
         }
-        let is_set = |cache_id: &str| {
+        let is_dataset = |cache_id: &str| {
             let cache = CacheId::parse(cache_id).ok();
             from_ours || cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
-        let with_paths = (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_set)).flatten();
+        let with_paths = (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_dataset)).flatten();
         let written = with_paths.map(|request| in_json(request, is_flat));
         match written.filter(|written| fits_assignment(job.submission.key.as_str(), written.len())) {
             Some(written) => written.into(),
@@ -395,8 +395,8 @@ fn submission(
             datasets.len()
         ));
     }
-    let sent = request.map(|request| stock_len(request, &body.payload, names, from_ours));
-    let fits_stock = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
+    let sent = request.map(|request| classic_len(request, &body.payload, names, from_ours));
+    let fits_classic = sent.is_none_or(|sent| fits_assignment(key.as_str(), sent));
     Ok(Submission {
         job,
         client: body.client.clone(),
@@ -407,7 +407,7 @@ fn submission(
         size: 0,
         fingerprint: [0; 32],
         inputs: Inputs::Here,
-        needs_transfers: !fits_stock,
+        needs_transfers: !fits_classic,
         require_worker: request.is_some_and(|request| request.require_worker),
         datasets,
         names,
@@ -433,9 +433,9 @@ fn sent_len(payload: &Bytes, to_all: bool) -> usize {
     if to_all { for_child(payload, JobId(Uuid::nil())).len() } else { payload.len() }
 }
 
-/// The same of a request for a stock worker, in the longest of the forms that it may be sent in: with the path of each cached file
-/// in its CacheId (C02), which a stock client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
-fn stock_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
+/// The same of a request for a classic worker, in the longest of the forms that it may be sent in: with the path of each cached file
+/// in its CacheId (C02), which a classic client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
+fn classic_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
     let is_flat = names == FileNames::Flattened;
     let with_paths = if from_ours { with_paths(request, |_| true) } else { None };
     let forms = [with_paths, is_flat.then(|| request.clone())];
@@ -462,10 +462,10 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
 }
 
 /// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
-pub(super) fn with_paths(request: &JobRequest, is_set: impl Fn(&str) -> bool) -> Option<JobRequest> {
+pub(super) fn with_paths(request: &JobRequest, is_dataset: impl Fn(&str) -> bool) -> Option<JobRequest> {
     let path = |file: &InputFile| {
         let Source::Cache(id) = file.source() else { return None };
-        is_set(id).then(|| format!("{id}/{}", file.name_in_set()))
+        is_dataset(id).then(|| format!("{id}/{}", file.name_in_dataset()))
     };
     let paths: Vec<Option<String>> = request.files.iter().map(path).collect();
     paths.iter().any(Option::is_some).then(|| {
@@ -497,8 +497,8 @@ fn file_names(request: &JobRequest) -> FileNames {
     }
 }
 
-/// Makes files of a set of a request's large inputs.
-pub(super) fn by_set(request: &mut JobRequest, cache: &CacheId) {
+/// Makes files of a dataset of a request's large inputs.
+pub(super) fn by_dataset(request: &mut JobRequest, cache: &CacheId) {
     for file in request.files.iter_mut().filter(|file| matches!(file.source(), Source::Blob(_))) {
         (file.blob, file.content) = (None, None);
         (file.cache_id, file.cache_name) = (Some(cache.as_str().to_owned()), None);
@@ -538,7 +538,7 @@ fn stays_inside(request: &JobRequest) -> Result<(), names::NameError> {
     for file in &request.files {
         if let Source::Cache(cache) = file.source() {
             names::stays_inside(NameUse::Cache, cache)?;
-            names::stays_inside(NameUse::File, file.name_in_set())?;
+            names::stays_inside(NameUse::File, file.name_in_dataset())?;
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
 use super::datasets::DatasetEvent;
-use super::relay::{Linger, Memory, Passed, Relay, Starts};
+use super::relay::{Linger, Memory, Spliced, Relay, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
@@ -41,9 +41,9 @@ pub struct ChunkPlace {
     pub memory: Memory,
     /// Whether its CRC is to be made.
     pub check: bool,
-    /// The connection it is to be passed on to while it comes, behind the head in [`Output::Through`]; at its end
-    /// [`Leader::chunk_passed`]. `None` if it is to be read whole; then [`Leader::chunk`].
-    pub through: Option<ConnId>,
+    /// The connection it is to be passed on to while it comes, behind the head in [`Output::Splice`]; at its end
+    /// [`Leader::chunk_spliced`]. `None` if it is to be read whole; then [`Leader::chunk`].
+    pub splice_to: Option<ConnId>,
 }
 
 /// What becomes of a chunk that begins.
@@ -97,12 +97,12 @@ impl Leader {
         reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Arrival {
         self.pass_time(now);
-        let check = !self.relay.passes_unseen(start.transfer);
+        let check = !self.relay.is_forwarded_unchecked(start.transfer);
         let arrival = match self.relay.chunk_starts(conn, start) {
             Starts::Here(memory) => {
                 let is_pooled = matches!(memory, Memory::Pooled(_));
-                let through = if is_pooled { self.way_through(conn, start, reserve_pipe) } else { None };
-                Arrival::Here(ChunkPlace { memory, check, through })
+                let splice_to = if is_pooled { self.splice_target(conn, start, reserve_pipe) } else { None };
+                Arrival::Here(ChunkPlace { memory, check, splice_to })
             }
             Starts::Waits => Arrival::Waits { check },
             Starts::Skip => Arrival::Skip,
@@ -139,22 +139,22 @@ impl Leader {
         self.with_relay(now, Relay::pump);
     }
 
-    fn way_through(
+    fn splice_target(
         &mut self,
         conn: ConnId,
         start: &ChunkStart,
         reserve_pipe: impl FnOnce(ConnId) -> bool,
     ) -> Option<ConnId> {
         let head = start.head.frame_head(start.transfer, start.sent_len).ok()?;
-        let to = self.relay.way_through(conn, start, reserve_pipe)?;
-        self.outputs.push_back(Output::Through { conn: to, head: Bytes::copy_from_slice(&head) });
+        let to = self.relay.splice_target(conn, start, reserve_pipe)?;
+        self.outputs.push_back(Output::Splice { conn: to, head: Bytes::copy_from_slice(&head) });
         Some(to)
     }
 
-    /// A chunk that was to pass through has come to its end, one way or the other. If it did not come whole, what its
+    /// A chunk that was to be spliced has come to its end, one way or the other. If it did not come whole, what its
     /// receiver still expects of it was sent as zeros.
-    pub fn chunk_passed(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Passed) {
-        self.with_relay(now, |relay| relay.passed(conn, start, how));
+    pub fn chunk_spliced(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Spliced) {
+        self.with_relay(now, |relay| relay.spliced(conn, start, how));
     }
 
     /// Whether a connection brings blobs.
@@ -253,7 +253,7 @@ impl Leader {
             }
             plans.push((*id, name, *size, plan));
         }
-        // What passes through needs no place; what has to be here whole does.
+        // What is spliced needs no place; what has to be here whole does.
         let room = self.config.relay.spool_bytes_max;
         let bytes = blobs.iter().fold(0, |sum: u64, (_, _, size)| sum.saturating_add(*size));
         if bytes > room && (to_all || self.config.relay.durable) {
@@ -285,7 +285,7 @@ impl Leader {
 
     /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them before is gone.
     pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
-        // A stock worker has them from its agent, if they are blobs (C01).
+        // A classic worker has them from its agent, if they are blobs (C01).
         if !self.takes_transfers(conn) {
             return;
         }

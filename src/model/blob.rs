@@ -1,6 +1,6 @@
 //! A reference to bytes that travel apart from the JSON: which transfer brings them, how many there are, and
 //! what they must hash to. It names bytes and never holds or checks them. Job requests and results carry it
-//! between heft peers; a stock peer passes over it.
+//! between heft peers; a classic peer passes over it.
 
 use chunking::Digest;
 use chunking::message::Purpose;

@@ -15,7 +15,7 @@ pub const CLIENT_CAP_DEFAULT: u32 = 4;
 /// The most jobs a worker may run at a time: its heartbeat has to list them.
 const PARALLEL_MAX: u64 = chunking::limits::HEARTBEAT_JOBS_MAX as u64;
 
-/// What a heft peer can do. Stock peers pass over it (M14), so sending it is always safe.
+/// What a heft peer can do. Classic peers pass over it (M14), so sending it is always safe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Announcement {
     /// The version of the protocol it speaks.
@@ -99,7 +99,7 @@ impl JsonModel for ClientConfig {
     }
 }
 
-/// The payload that our worker puts into HelloWorker; a stock worker's is empty (T10), which is no
+/// The payload that our worker puts into HelloWorker; a classic worker's is empty (T10), which is no
 /// `WorkerHello`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerHello {
@@ -111,7 +111,7 @@ pub struct WorkerHello {
     pub max_parallel: Option<u32>,
     /// Whether it keeps a cache and takes no jobs (C01).
     pub cache_only: bool,
-    /// The id of the stock worker on the same host that it keeps its cache for.
+    /// The id of the classic worker on the same host that it keeps its cache for.
     pub cache_for: Option<String>,
     /// Whether it takes payloads that are no JobRequest (M19).
     pub raw: bool,

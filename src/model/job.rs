@@ -22,7 +22,7 @@ pub struct InputFile {
     pub blob: Option<BlobRef>,
     /// Ours: where the worker can fetch the file (C32).
     pub url: Option<String>,
-    /// Ours: the file's name in the dataset, where the job knows it by another one (CA08); [`name_in_set`](Self::name_in_set)
+    /// Ours: the file's name in the dataset, where the job knows it by another one (CA08); [`name_in_dataset`](Self::name_in_set)
     /// reads it.
     pub cache_name: Option<String>,
 }
@@ -65,21 +65,21 @@ impl InputFile {
     pub fn cached_as(
         name: impl Into<String>,
         cache_id: impl Into<String>,
-        name_in_set: impl Into<String>,
+        name_in_dataset: impl Into<String>,
     ) -> Self {
         let file = Self::cached(name, cache_id);
-        let cache_name = Some(name_in_set.into()).filter(|inner| *inner != file.name);
+        let cache_name = Some(name_in_dataset.into()).filter(|inner| *inner != file.name);
         Self { cache_name, ..file }
     }
 
     /// The file's name in its dataset (CA08): its own, unless the request says another.
     #[must_use]
-    pub fn name_in_set(&self) -> &str {
+    pub fn name_in_dataset(&self) -> &str {
         self.cache_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&self.name)
     }
 
     /// Where the file comes from. Content wins unless it is empty (CA12), and then the dataset, as for a
-    /// stock worker; an empty content counts only if nothing else is named (C19).
+    /// classic worker; an empty content counts only if nothing else is named (C19).
     #[must_use]
     pub fn source(&self) -> Source<'_> {
         match &self.content {
@@ -139,7 +139,7 @@ impl JsonModel for InputFile {
 /// How many workers get a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Deliver {
-    /// One of those that match. The default, and all that a stock peer knows.
+    /// One of those that match. The default, and all that a classic peer knows.
     #[default]
     One,
     /// Every worker that matches.
@@ -214,7 +214,7 @@ impl JsonModel for JobRequest {
         object.guid("JobId", self.job_id);
         object.text("ClientId", &self.client_id);
         object.text("ExecName", &self.exec_name);
-        // Both lists are always there: a stock worker fails a job that lacks one (M15).
+        // Both lists are always there: a classic worker fails a job that lacks one (M15).
         object.texts("Args", &self.args);
         object.models("Files", &self.files);
         object.whole_if_some("Priority", Some(self.priority).filter(|&priority| priority != 0));

@@ -10,7 +10,7 @@ pub const RESIDUE_BYTES_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as u
 pub const CONTENT_PIECE_BYTES_MAX: usize = 48 * 1024;
 
 /// How deep objects and lists may nest. System.Text.Json stops at 64 too, so a deeper text could not be read
-/// by a stock worker anyway.
+/// by a classic worker anyway.
 pub const NEST_DEPTH_MAX: u32 = 64;
 
 /// The longest file name, cache id, program name, feature or announced name: all of them end up in paths or

@@ -3,7 +3,7 @@
 //! clock or decides what a job may do. Connections, the three roles and the command line call it.
 //!
 //! Members that are ours (`Blob`, `Priority`, `Heft`, ...) are left out when they have nothing to say, so a
-//! stock peer sees byte for byte what .NET would have written.
+//! classic peer sees byte for byte what .NET would have written.
 
 pub mod blob;
 pub mod cache;

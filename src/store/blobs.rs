@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full, is_out_of_files};
 use super::format::{NEW, Owner, StoreError, full};
-use super::look::{LookAt, Looked, Looker};
+use super::verify::{VerifyRequest, Verified, Verifier};
 use super::map::{self, Map};
 use super::space::{Reserve, Space};
 use crate::core::ids::ConnId;
@@ -118,7 +118,7 @@ pub enum DiskOp {
         /// Its chunks: place, head and length of each.
         chunks: Vec<(u32, ChunkHead, u32)>,
         /// What it should be.
-        at: LookAt,
+        at: VerifyRequest,
     },
     /// Remove its files.
     Remove {
@@ -190,11 +190,11 @@ pub enum DiskDone {
         result: Result<(Vec<u32>, Vec<String>), String>,
     },
     /// A part of a dataset was read, and is what it should be; or why not.
-    Looked {
+    Verified {
         /// The blob.
         blob: Uuid,
         /// What it is.
-        result: Result<Looked, String>,
+        result: Result<Verified, String>,
     },
     /// The blobs that have files.
     Listed {
@@ -273,7 +273,7 @@ impl BlobFiles {
         Ok(BlobFiles::new(disk, SPOOL, None, ""))
     }
 
-    /// Blobs that do. Each set of files that is used at a time has a name of its own.
+    /// Blobs that do. Each dataset of files that is used at a time has a name of its own.
     pub fn durable(disk: Arc<dyn Disk>, owner: Owner, name: &str) -> io::Result<Self> {
         disk.make_dir(BLOBS)?;
         let mut files = BlobFiles::new(disk, BLOBS, Some(owner), name);
@@ -348,13 +348,13 @@ impl BlobFiles {
             }
             DiskOp::Look { blob, chunks, at } => {
                 let reader = at.reader();
-                let is_bytes = matches!(at, LookAt::Bytes { .. });
+                let is_bytes = matches!(at, VerifyRequest::Bytes { .. });
                 let result = match (self.look(blob, &chunks, at), reader) {
-                    (Err(why), Some(reader)) if is_bytes => Ok(Looked::Bytes { reader, found: Err(why) }),
-                    (Err(why), Some(reader)) => Ok(Looked::Pieces { reader, found: Err(why) }),
+                    (Err(why), Some(reader)) if is_bytes => Ok(Verified::Bytes { reader, found: Err(why) }),
+                    (Err(why), Some(reader)) => Ok(Verified::Pieces { reader, found: Err(why) }),
                     (result, _) => result,
                 };
-                Some(DiskDone::Looked { blob, result })
+                Some(DiskDone::Verified { blob, result })
             }
             DiskOp::Remove { blob } => {
                 if let Err(error) = self.remove(blob) {
@@ -547,13 +547,13 @@ impl BlobFiles {
     }
 
     /// Reads chunks of a part of a dataset, one after the other.
-    fn look(&mut self, blob: Uuid, chunks: &[(u32, ChunkHead, u32)], at: LookAt) -> Result<Looked, String> {
+    fn look(&mut self, blob: Uuid, chunks: &[(u32, ChunkHead, u32)], at: VerifyRequest) -> Result<Verified, String> {
         let path = full(&*self.disk, &self.path(blob));
         let mut scratch = self.take_scratch();
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         let opened = self.files(blob, false).map_err(|error| format!("{path} cannot be opened: {error}"));
         let looked = opened.and_then(|OpenBlob { data, .. }| {
-            let mut looker = Looker::new(at);
+            let mut looker = Verifier::new(at);
             for (index, head, len) in chunks {
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
                 let up_to = start.saturating_add(len.next_multiple_of(BLOCK_BYTES));

@@ -141,7 +141,7 @@ impl Names {
 /// What lies in the log beside a record: the payload of a job or of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// Whether it came from one of our peers, not from a stock one.
+    /// Whether it came from one of our peers, not from a classic one.
     pub from_ours: bool,
     /// The blobs it names.
     pub blobs: Vec<Uuid>,
@@ -153,7 +153,7 @@ pub struct Attached {
 /// The same, read: the payload stays where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachedAt {
-    /// Whether it came from one of our peers, not from a stock one.
+    /// Whether it came from one of our peers, not from a classic one.
     pub from_ours: bool,
     /// The blobs it names.
     pub blobs: Vec<Uuid>,
@@ -292,10 +292,10 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             put_uuid(job.0, out);
             put_dataset(dataset, out);
         }
-        Record::DatasetGone { cache, generation } => {
+        Record::DatasetGone { cache, version } => {
             put_u8(tag::DATASET_GONE, out);
             put_str(cache.as_str(), out);
-            put_uuid(*generation, out);
+            put_uuid(*version, out);
         }
     }
 }
@@ -367,7 +367,7 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
             }
         }
         tag::STAGE => Record::Stage { job: reader.job()?, dataset: Arc::new(get_dataset(reader, names)?) },
-        tag::DATASET_GONE => Record::DatasetGone { cache: reader.cache(names)?, generation: reader.uuid()? },
+        tag::DATASET_GONE => Record::DatasetGone { cache: reader.cache(names)?, version: reader.uuid()? },
         unknown => return Err(unknown_tag(start, "record", unknown)),
     })
 }
@@ -451,9 +451,9 @@ fn get_submission_of(
 /// Appends a dataset, as records and snapshots hold it.
 pub fn put_dataset(dataset: &Dataset, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
-    let Dataset { cache, generation, digest, bytes, files, target, packs, at } = dataset;
+    let Dataset { cache, version, digest, bytes, files, target, packs, at } = dataset;
     put_str(cache.as_str(), out);
-    put_uuid(*generation, out);
+    put_uuid(*version, out);
     out.extend_from_slice(digest);
     put_u64(*bytes, out);
     put_u32(*files, out);
@@ -467,7 +467,7 @@ pub fn put_dataset(dataset: &Dataset, out: &mut Vec<u8>) {
 pub fn get_dataset(reader: &mut Reader<'_>, names: &mut Names) -> Result<Dataset, CodecError> {
     Ok(Dataset {
         cache: reader.cache(names)?,
-        generation: reader.uuid()?,
+        version: reader.uuid()?,
         digest: reader.array::<DIGEST_BYTES>()?,
         bytes: reader.u64()?,
         files: reader.u32()?,
@@ -519,10 +519,10 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
 pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
     let (seq, mut submission) = get_submission_of(true, reader, names)?;
     let (announced, kept, at, way) = (reader.bool()?, reader.bool()?, reader.at(), reader.u8()?);
-    // Before there was a number for it, a staged job named the set that its inputs are, and did not go by transfer.
-    let set = CacheId::of_inputs(submission.job);
+    // Before there was a number for it, a staged job named the dataset that its inputs are, and did not go by transfer.
+    let dataset = CacheId::of_inputs(submission.job);
     let named = submission.datasets.len();
-    submission.datasets.retain(|cache| *cache != set);
+    submission.datasets.retain(|cache| *cache != dataset);
     let is_staged = match way {
         0 => submission.datasets.len() < named,
         1 => false,
@@ -551,7 +551,7 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         phase: get_phase(reader)?,
     };
     if is_staged {
-        job.stage(set);
+        job.stage(dataset);
     }
     Ok(job)
 }

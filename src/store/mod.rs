@@ -9,7 +9,7 @@ pub mod disk;
 pub mod format;
 pub mod journal;
 pub mod log;
-pub mod look;
+pub mod verify;
 pub mod map;
 pub mod replay;
 pub mod snapshot;

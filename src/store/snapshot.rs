@@ -220,7 +220,7 @@ impl<'a> Writer<'a> {
             self.block_if_full(DATASETS)?;
         }
         self.block_if_any(DATASETS)?;
-        for (job, cache) in state.staged_sets() {
+        for (job, cache) in state.staged_datasets() {
             if let Some(dataset) = state.dataset(cache) {
                 put_uuid(job.0, &mut self.body);
                 codec::put_dataset(dataset, &mut self.body);

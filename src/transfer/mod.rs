@@ -34,7 +34,7 @@ pub(crate) use download::is_full;
 pub use download::{Download, DownloadState, Report};
 pub(crate) use downloads::{Downloads, NotTaken, Opened, Turn, refusal};
 pub use incoming::{Arrival, Incoming, Ruling};
-pub use outgoing::{Heard, Outgoing, Waiting, Work};
+pub use outgoing::{Inbound, Outgoing, Waiting, Work};
 pub use pieces::{PieceAt, PieceSource};
 pub use sink::{ChunkSink, FileSink, MemorySink};
 pub use source::{FileSource, Source, SourceError};

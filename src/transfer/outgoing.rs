@@ -38,7 +38,7 @@ pub struct Waiting {
 
 /// What a verdict means for the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Inbound {
     /// Nothing: it came at a time when it cannot be meant.
     Nothing,
     /// The receiver has the blob.
@@ -111,24 +111,24 @@ impl Outgoing {
     }
 
     /// What the receiver makes of the blob.
-    pub fn on_verdict(&mut self, verdict: &Verdict) -> Heard {
+    pub fn on_verdict(&mut self, verdict: &Verdict) -> Inbound {
         match (verdict, self.sending.phase()) {
-            (_, SendPhase::Away | SendPhase::Over) => Heard::Nothing,
+            (_, SendPhase::Away | SendPhase::Over) => Inbound::Nothing,
             (Verdict::Failed { reason, text }, _) => {
                 self.on_over();
-                Heard::Over(Waiting { reason: *reason, text: text.as_str().to_owned() })
+                Inbound::Over(Waiting { reason: *reason, text: text.as_str().to_owned() })
             }
             (Verdict::Ok, SendPhase::DoneSent) => {
                 self.sending.on_arrived();
-                Heard::Arrived
+                Inbound::Arrived
             }
             (Verdict::Resend(ranges), SendPhase::Sending | SendPhase::DoneSent | SendPhase::Arrived) => {
                 let again = self.sending.on_resend(ranges);
                 self.next = again.into_iter().fold(self.next, u32::min);
-                Heard::Again
+                Inbound::Again
             }
             (Verdict::Ok, SendPhase::Opened | SendPhase::Sending | SendPhase::Arrived)
-            | (Verdict::Resend(_), SendPhase::Opened) => Heard::Nothing,
+            | (Verdict::Resend(_), SendPhase::Opened) => Inbound::Nothing,
         }
     }
 
@@ -280,7 +280,7 @@ mod tests {
         assert!(outgoing.is_done_due());
         outgoing.on_done_sent();
         assert!(!outgoing.is_done_due());
-        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Heard::Arrived);
+        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Inbound::Arrived);
         assert!(outgoing.is_arrived());
     }
 
@@ -302,15 +302,15 @@ mod tests {
         let mut outgoing = of_chunks(3);
         outgoing.on_grant(&grant(8, &[]));
         assert_eq!(works(&mut outgoing).len(), 3);
-        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(1, 1)]))), Heard::Again);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(1, 1)]))), Inbound::Again);
         assert_eq!(works(&mut outgoing), [again(1)]);
         outgoing.on_done_sent();
-        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1), (2, 1)]))), Heard::Again);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1), (2, 1)]))), Inbound::Again);
         assert!(!outgoing.is_done_due());
         assert_eq!(works(&mut outgoing), [again(0), again(2)]);
         outgoing.on_done_sent();
-        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Heard::Arrived);
-        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 3)]))), Heard::Again);
+        assert_eq!(outgoing.on_verdict(&Verdict::Ok), Inbound::Arrived);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 3)]))), Inbound::Again);
         assert_eq!(works(&mut outgoing), [again(0), again(1)], "the window of 8 has 2 left");
         outgoing.on_grant(&grant(4, &[]));
         assert_eq!(works(&mut outgoing), [again(2)]);
@@ -323,7 +323,7 @@ mod tests {
         outgoing.on_grant(&grant(8, &[]));
         works(&mut outgoing);
         outgoing.on_done_sent();
-        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(7, 9)]))), Heard::Again);
+        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(7, 9)]))), Inbound::Again);
         assert_eq!(works(&mut outgoing), []);
         assert!(outgoing.is_done_due());
     }
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(works(&mut outgoing).len(), 3);
         outgoing.on_disconnected();
         outgoing.on_grant(&grant(8, &[]));
-        assert_eq!((works(&mut outgoing), outgoing.on_verdict(&Verdict::Ok)), (vec![], Heard::Nothing));
+        assert_eq!((works(&mut outgoing), outgoing.on_verdict(&Verdict::Ok)), (vec![], Inbound::Nothing));
         outgoing.on_connected(Codec::None);
         outgoing.on_grant(&grant(8, &[(0, 1)]));
         assert_eq!(works(&mut outgoing), [again(1), again(2), fresh(3)]);
@@ -431,7 +431,7 @@ mod tests {
         let mut outgoing = of_chunks(1);
         let failed = Verdict::Failed { reason: Reason::DISK_FULL, text: "no room".into() };
         let over = Waiting { reason: Reason::DISK_FULL, text: "no room".to_owned() };
-        assert_eq!(outgoing.on_verdict(&failed), Heard::Over(over));
+        assert_eq!(outgoing.on_verdict(&failed), Inbound::Over(over));
         outgoing.on_connected(Codec::None);
         outgoing.on_grant(&grant(8, &[]));
         assert_eq!(works(&mut outgoing), []);

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::outgoing::{Heard, Outgoing, Waiting, Work};
+use super::outgoing::{Inbound, Outgoing, Waiting, Work};
 use super::source::{BATCH_CHUNKS, Preparer, Ready, Source, SourceError};
 use crate::peer::{LinkWriter, OutFrame};
 
@@ -273,10 +273,10 @@ impl Upload {
     pub fn verdict(&self, verdict: &Verdict) {
         let mut inner = self.shared.lock();
         let state = match (inner.outgoing.on_verdict(verdict), inner.digest) {
-            (Heard::Arrived, Some(digest)) => State::Arrived(digest),
-            (Heard::Again, _) => State::Sending,
-            (Heard::Over(why), _) => State::Refused(why),
-            (Heard::Nothing, _) | (Heard::Arrived, None) => return,
+            (Inbound::Arrived, Some(digest)) => State::Arrived(digest),
+            (Inbound::Again, _) => State::Sending,
+            (Inbound::Over(why), _) => State::Refused(why),
+            (Inbound::Nothing, _) | (Inbound::Arrived, None) => return,
         };
         inner.state = state;
         drop(inner);

@@ -2,7 +2,7 @@
 //!
 //! Small frames are gathered in one small buffer. A chunk's head is shown first; who takes the chunk gives it a pooled
 //! buffer, and the bytes are read straight into that, with the next frame's head behind them in the same call. The CRC is
-//! made of each piece while it is in the cache. A large frame of a stock peer comes in pieces and is never gathered.
+//! made of each piece while it is in the cache. A large frame of a classic peer comes in pieces and is never gathered.
 //! Leaders, workers and clients read with it; a driver brings the socket.
 
 mod aside;
@@ -73,7 +73,7 @@ enum State {
     /// A chunk's head was shown.
     Offered(ChunkStart),
     /// Who passes a chunk on reads it.
-    Passing(ChunkStart),
+    Splicing(ChunkStart),
     /// A chunk is read into its buffer, up to `end`. Of one that was passed on in part, the buffer has the rest alone.
     Filling {
         start: ChunkStart,
@@ -221,7 +221,7 @@ impl Inlet {
                     None if matches!(self.state, State::Dropping) => {}
                     None => return self.gathered(),
                 },
-                State::Offered(start) | State::Passing(start) => return Ok(Step::Chunk(start)),
+                State::Offered(start) | State::Splicing(start) => return Ok(Step::Chunk(start)),
                 State::Filling { have, end, .. } if have < end => return Ok(Step::Read),
                 State::Filling { .. } => {
                     if let State::Filling { start, memory, have, crc, .. } =
@@ -283,7 +283,7 @@ impl Inlet {
             State::Filling { .. }
             | State::Frames
             | State::Offered(_)
-            | State::Passing(_)
+            | State::Splicing(_)
             | State::Dropping
             | State::Streaming => None,
         }
@@ -318,9 +318,9 @@ impl Inlet {
 
     /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
     /// the front of this buffer; says how much that is. Then [`Inlet::passed`] or [`Inlet::take_rest`].
-    pub fn pass(&mut self, buffer: &mut PoolBuf) -> usize {
+    pub fn begin_splice(&mut self, buffer: &mut PoolBuf) -> usize {
         let State::Offered(start) = self.state else { return 0 };
-        self.state = State::Passing(start);
+        self.state = State::Splicing(start);
         let here = self.small.get(self.start..self.end).unwrap_or_default();
         let here = here.get(..in_memory(start.sent_len).min(here.len())).unwrap_or_default();
         let have = buffer.copy_in(0, here);
@@ -329,8 +329,8 @@ impl Inlet {
     }
 
     /// So much of the chunk was read by the caller; if that is not all, the rest passes by.
-    pub fn passed(&mut self, bytes: u32) {
-        if let State::Passing(_) = self.state {
+    pub fn end_splice(&mut self, bytes: u32) {
+        if let State::Splicing(_) = self.state {
             self.decoder.skip_payload(bytes);
             self.after_chunk = true;
             self.state = State::Dropping;
@@ -340,7 +340,7 @@ impl Inlet {
     /// The caller does not go on: what is left of the chunk is read into this buffer, from `have` to `end`. All of the
     /// buffer up to there then comes as the chunk.
     pub fn take_rest(&mut self, buffer: PoolBuf, have: usize, end: usize) {
-        if let State::Passing(start) = self.state {
+        if let State::Splicing(start) = self.state {
             self.decoder.skip_payload(start.sent_len);
             let end = end.min(BUFFER_BYTES);
             let memory = Memory::Pooled(buffer);
@@ -385,7 +385,7 @@ impl Inlet {
                 let behind = self.small.get_mut(..behind).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
-            State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
+            State::Frames | State::Offered(_) | State::Splicing(_) | State::Dropping | State::Streaming => {
                 let free = self.small.get_mut(self.end..).unwrap_or_default();
                 let most = most.min(free.len());
                 [IoSliceMut::new(free.get_mut(..most).unwrap_or_default()), IoSliceMut::new(&mut [])]
@@ -441,7 +441,7 @@ impl Inlet {
                 *have = read;
                 behind
             }
-            State::Frames | State::Offered(_) | State::Passing(_) | State::Dropping | State::Streaming => {
+            State::Frames | State::Offered(_) | State::Splicing(_) | State::Dropping | State::Streaming => {
                 bytes
             }
         };
@@ -477,7 +477,7 @@ impl Inlet {
             State::Filling { .. }
             | State::Frames
             | State::Offered(_)
-            | State::Passing(_)
+            | State::Splicing(_)
             | State::Dropping
             | State::Streaming => None,
         }

@@ -141,10 +141,10 @@ fn who_passes_a_chunk_on_reads_it_and_leaves_off_where_it_likes() {
         let wire = chunk(0, &noise);
         feed(&mut inlet, &wire[..64 + 1000]);
         let Step::Chunk(start) = inlet.poll().unwrap() else { panic!() };
-        assert_eq!(inlet.pass(&mut front), 1000, "what is here already");
+        assert_eq!(inlet.begin_splice(&mut front), 1000, "what is here already");
         assert_eq!(front[..1000], noise[..1000]);
         // The caller reads up to here; the rest comes by way of the inlet and is dropped.
-        inlet.passed(passed);
+        inlet.end_splice(passed);
         let rest = &wire[64 + passed as usize..];
         for piece in rest.chunks(4096) {
             assert!(matches!(inlet.poll().unwrap(), Step::Read));
@@ -179,7 +179,7 @@ fn what_is_here_of_a_chunk_that_breaks_off_can_be_kept_but_not_of_one_that_was_p
     feed(&mut inlet, &wire[..64]);
     let Step::Chunk(_) = inlet.poll().unwrap() else { panic!() };
     let mut buffer = pool.take().unwrap();
-    inlet.pass(&mut buffer);
+    inlet.begin_splice(&mut buffer);
     assert_eq!(inlet.cut(), None);
     inlet.take_rest(buffer, 10_000, 40_000);
     assert_eq!(inlet.cut(), None, "its front is elsewhere");
@@ -242,7 +242,7 @@ fn the_rest_of_a_chunk_is_read_behind_what_was_not_passed_on_yet() {
     feed(&mut inlet, &wire[..64]);
     let Step::Chunk(_) = inlet.poll().unwrap() else { panic!() };
     let mut buffer = pool.take().unwrap();
-    assert_eq!(inlet.pass(&mut buffer), 0);
+    assert_eq!(inlet.begin_splice(&mut buffer), 0);
     // 70,000 bytes were read by the caller, and the last 10,000 of them are still in its hands.
     buffer.room(0..10_000).unwrap().copy_from_slice(&noise[60_000..70_000]);
     inlet.take_rest(buffer, 10_000, 40_000);

@@ -18,7 +18,7 @@ pub struct Tuning {
     pub congestion: Option<String>,
 }
 
-/// Half of the time after which a silent, dead peer is noticed; stock peers never send a heartbeat (C06). While something is on its
+/// Half of the time after which a silent, dead peer is noticed; classic peers never send a heartbeat (C06). While something is on its
 /// way to it, it is noticed by what it acknowledges. TCP_USER_TIMEOUT is of no use for that: on some ways it ends connections of slow
 /// peers that take something all the time.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ pub fn check_congestion(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets what every heft connection has: no delay for small frames, keep-alive, and a congestion control that suits.
+/// Datasets what every heft connection has: no delay for small frames, keep-alive, and a congestion control that suits.
 ///
 /// Only a congestion control that was asked for by name can fail; the rest makes things better where the system has it.
 pub fn tune(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {

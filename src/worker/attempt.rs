@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::cache::KeptSets;
+use super::cache::KeptDatasets;
 use super::directory::JobDirectory;
 use super::handler::{
     Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note, StopReason,
@@ -65,8 +65,8 @@ pub async fn run_once<H: Handler>(
 pub(super) struct Brought {
     /// Its directory, if inputs came into it.
     pub(super) directory: Option<JobDirectory>,
-    /// The sets that it names.
-    pub(super) sets: KeptSets,
+    /// The datasets that it names.
+    pub(super) datasets: KeptDatasets,
 }
 
 pub(super) async fn attempt<H: Handler>(
@@ -87,7 +87,7 @@ pub(super) async fn attempt<H: Handler>(
         cancel: cancel.clone(),
         notes,
         attached: attached.clone(),
-        sets: Arc::new(brought.sets),
+        datasets: Arc::new(brought.datasets),
     };
     let empty = job.result(JobStatus::Failed);
     let own_limit = job.request.as_ref().ok().and_then(|request| request.time_limit_ms);

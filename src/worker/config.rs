@@ -39,11 +39,11 @@ pub struct WorkerConfig {
     pub cpu_cap: Option<f64>,
     /// Job directories are made beneath it (WX02).
     pub work_dir: PathBuf,
-    /// Where sets of files are kept that many jobs share; without it the leader sends none.
+    /// Where datasets of files are kept that many jobs share; without it the leader sends none.
     pub cache: Option<CacheConfig>,
     /// Keep the cache, and take no jobs (C01).
     pub cache_only: bool,
-    /// The stock worker on this host that the cache is kept for.
+    /// The classic worker on this host that the cache is kept for.
     pub cache_for: Option<Uuid>,
     /// Take jobs whose payload is no JobRequest too (M19): any bytes, which the handler has to make sense of. Off for
     /// [`Exec`](super::Exec), which runs programs that requests name.
@@ -59,7 +59,7 @@ pub struct WorkerConfig {
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
     pub time_limit: Option<Duration>,
-    /// How long to wait for a Welcome before a leader that has never sent one counts as a stock one.
+    /// How long to wait for a Welcome before a leader that has never sent one counts as a classic one.
     pub welcome_wait: Duration,
     /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
     pub welcome_wait_max: Duration,

@@ -9,13 +9,13 @@ use super::limits::CREDIT_WITHHELD_MAX;
 
 /// Credit given and withheld.
 #[derive(Debug, Default)]
-pub(super) struct Purse {
+pub(super) struct CreditLedger {
     given: u32,
     /// When each withheld credit is given at the latest.
     withheld: VecDeque<Instant>,
 }
 
-impl Purse {
+impl CreditLedger {
     /// What the leader may still give us, as we count it.
     pub(super) fn given(&self) -> u32 {
         self.given
@@ -56,7 +56,7 @@ impl Purse {
 
     /// The connection is gone, and the credit with it; the next one starts with what is free then.
     pub(super) fn clear(&mut self) {
-        *self = Purse::default();
+        *self = CreditLedger::default();
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     fn cr07_credit_is_withheld_while_the_processors_are_busy_and_for_a_second_at_most() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        let mut purse = Purse::default();
+        let mut purse = CreditLedger::default();
         assert_eq!((purse.on_free(start, false), purse.next_due()), (1, None), "not busy: at once");
         assert_eq!(purse.on_free(start, true), 0);
         assert_eq!(purse.on_free(after(400), true), 0);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn credit_is_counted_as_the_leader_does() {
-        let mut purse = Purse::default();
+        let mut purse = CreditLedger::default();
         purse.on_given(2);
         purse.on_taken();
         assert_eq!(purse.given(), 1);

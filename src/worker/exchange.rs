@@ -1,11 +1,11 @@
 //! What a worker and its leader send each other beside single frames: the transfers that come, of inputs
-//! and of sets, and the answers that go out together. A frame of a transfer finds its owner by its id.
+//! and of datasets, and the answers that go out together. A frame of a transfer finds its owner by its id.
 
 use chunking::MessageError;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::cache::SetPart;
+use super::cache::DatasetPart;
 use super::limits::TRANSFERS_MAX;
 use crate::peer::{InFrame, OutFrame};
 use crate::transfer::{Downloads, NotTaken, ONLY, Opened, Report, Turn};
@@ -16,7 +16,7 @@ use crate::wire::InChunk;
 pub(super) enum Owner {
     /// An input of this job.
     Input(Uuid),
-    Set(SetPart),
+    Dataset(DatasetPart),
 }
 
 /// What goes to the leader, and what comes from it piece by piece.

@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use uuid::Uuid;
 
-use super::cache::KeptSets;
+use super::cache::KeptDatasets;
 use super::directory::{JobDirectory, OpenDirectory, outputs_beside};
 use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
 use crate::transfer::ChunkSink;
@@ -85,7 +85,7 @@ impl Job {
         self.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default()
     }
 
-    /// The sets that input files of it are in, once for each file.
+    /// The datasets that input files of it are in, once for each file.
     pub fn caches(&self) -> impl Iterator<Item = &str> {
         let files = self.files().iter();
         files.filter_map(|file| if let Source::Cache(cache) = file.source() { Some(cache) } else { None })
@@ -258,7 +258,7 @@ pub struct JobContext {
     pub(super) cancel: CancelToken,
     pub(super) notes: Option<mpsc::Sender<Note>>,
     pub(super) attached: Attached,
-    pub(super) sets: Arc<KeptSets>,
+    pub(super) datasets: Arc<KeptDatasets>,
 }
 
 impl JobContext {

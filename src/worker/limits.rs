@@ -111,20 +111,20 @@ pub const ARCHIVE_FILES_MAX: usize = 65_535;
 /// Directories with the name of one job, if other workers on this machine hold the first ones.
 pub const DIRECTORY_TRIES_MAX: u32 = 64;
 
-/// How often a set is looked for that is replaced again and again while it is opened.
-pub const SET_OPEN_TRIES_MAX: u32 = 16;
+/// How often a dataset is looked for that is replaced again and again while it is opened.
+pub const DATASET_OPEN_TRIES_MAX: u32 = 16;
 
-/// Files of a set that are brought to the disk one by one; for more, all that the file system has not written yet is.
+/// Files of a dataset that are brought to the disk one by one; for more, all that the file system has not written yet is.
 pub const SYNCED_ONE_BY_ONE_MAX: usize = 64;
 
-/// Files of a set that are open at a time while its pieces come.
+/// Files of a dataset that are open at a time while its pieces come.
 pub const STAGED_FILES_OPEN_MAX: usize = 64;
 
-/// Packs of a set that were announced and are not open yet.
+/// Packs of a dataset that were announced and are not open yet.
 pub const PACKS_ANNOUNCED_MAX: usize = 64;
 
-/// Sets that were given up and are kept in mind, so that a leader does not push them back: as many as one message lists.
-pub const GIVEN_UP_MAX: usize = chunking::limits::SETS_LISTED_MAX;
+/// Datasets that were given up and are kept in mind, so that a leader does not push them back: as many as one message lists.
+pub const GIVEN_UP_MAX: usize = chunking::limits::DATASETS_LISTED_MAX;
 
 /// What is kept of the reason of each, in characters.
 pub const GIVEN_UP_TEXT_MAX: usize = 256;
@@ -132,7 +132,7 @@ pub const GIVEN_UP_TEXT_MAX: usize = 256;
 /// The most that is read of the file that they stand in: 2 KiB for each, which the longest names and reasons do not fill.
 pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
 
-/// Puts of stock leaders that wait for their turn, each with a frame of files in memory.
+/// Puts of classic leaders that wait for their turn, each with a frame of files in memory.
 pub const PUTS_WAITING_MAX: usize = 16;
 
 const _: () = assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);

@@ -1,7 +1,7 @@
 //! The worker: takes jobs from a leader, runs them, brings the results home.
 //!
 //! `heft worker` runs executables with it; a Rust program embeds it with a [`Handler`] of its own. It talks to one leader at
-//! a time, ours or a stock one, and never loses a running job to a broken connection. It holds no queue: what it has no
+//! a time, ours or a classic one, and never loses a running job to a broken connection. It holds no queue: what it has no
 //! room for it has not asked for.
 //!
 //! ```no_run
@@ -23,15 +23,15 @@
 //! |---|---|
 //! | `session` | the task that owns a worker |
 //! | `line` | the connection: dialling, waiting, redirects |
-//! | `desk` | decides what is run, answered, stopped; free of I/O |
-//! | `receive` | inputs that come by transfer |
-//! | `returning` | results whose large parts go by transfer |
+//! | `job_table` | decides what is run, answered, stopped; free of I/O |
+//! | `input_download` | inputs that come by transfer |
+//! | `result_upload` | results whose large parts go by transfer |
 //! | `store` | results to send again and to answer duplicates with |
 //! | `spool` | the same as files, for a worker that is started again under its id |
 //! | `attempt` | one job through one handler |
 //! | `exec` | the handler that runs executables |
-//! | `cache` | sets of files that many jobs share |
-//! | `directory`, `fit` | job directories; results that fit a frame |
+//! | `cache` | datasets of files that many jobs share |
+//! | `directory`, `result_encoding` | job directories; results that fit a frame |
 //! | `backlog` | how many results may wait for the leader without a place |
 //! | `credit`, `hello` | credit and what withholds it; the announcement |
 
@@ -40,18 +40,18 @@ mod backlog;
 mod cache;
 mod config;
 mod credit;
-mod desk;
+mod job_table;
 mod directory;
 mod exchange;
 pub mod exec;
-mod fit;
+mod result_encoding;
 mod handler;
 mod hello;
 mod identity;
 pub mod limits;
-mod receive;
+mod input_download;
 mod removal;
-mod returning;
+mod result_upload;
 mod session;
 mod spool;
 mod store;
@@ -71,7 +71,7 @@ pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
 pub use directory::{Abandoned, JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
-pub use fit::encode as encode_result;
+pub use result_encoding::encode as encode_result;
 pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};
 pub use session::Summary;
 use spool::Spool;

@@ -77,10 +77,10 @@ mod tests {
         fs::create_dir_all(path.join("a/b")).unwrap();
         fs::write(path.join("a/b/file"), "x").unwrap();
         symlink(outside.path(), path.join("a/link")).unwrap();
-        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        set(outside.path(), 0o555);
+        let dataset = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        dataset(outside.path(), 0o555);
         for closed in ["a/b", "a", ""] {
-            set(&path.join(closed), 0o000);
+            dataset(&path.join(closed), 0o000);
         }
         open_up(&openat(CWD, &path, PATH_FLAGS, Mode::empty()).unwrap(), DEPTH_MAX).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

@@ -1,12 +1,12 @@
 //! A worker at work: connected or not, it takes jobs, runs them through its handler and brings their results home.
 //!
-//! One task owns everything and waits for whatever happens next. What to do about it is the [`Desk`]'s decision; this file
+//! One task owns everything and waits for whatever happens next. What to do about it is the [`JobTable`]'s decision; this file
 //! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
 mod chunks;
 mod greeting;
 mod offers;
-mod sets;
+mod datasets;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,18 +29,18 @@ use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
 use super::cache::{self, Cache};
 use super::config::WorkerConfig;
-use super::credit::Purse;
-use super::desk::{Desk, Numbers, Offer, Todo};
+use super::credit::CreditLedger;
+use super::job_table::{JobTable, RunAttempt, Offer, JobOrder};
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
-use super::fit::{Answer, encode, fit};
+use super::result_encoding::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
 use super::hello::hello;
 use super::limits::{
     CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
 };
-use super::receive::{Far, Receptions, Step};
-use super::returning::{Returns, Turn};
+use super::input_download::{InputProgress, Receptions, Step};
+use super::result_upload::{Returns, Turn};
 use super::spool::Spool;
 use super::work_dir::WorkDirState;
 use crate::cpu::CpuMeter;
@@ -71,7 +71,7 @@ struct Ended {
 
 struct Live {
     cancel: CancelToken,
-    numbers: Arc<std::sync::Mutex<Numbers>>,
+    numbers: Arc<std::sync::Mutex<RunAttempt>>,
 }
 
 /// A running worker.
@@ -79,7 +79,7 @@ pub(super) struct Session<H> {
     config: WorkerConfig,
     place: Arc<Workplace>,
     handler: Arc<H>,
-    desk: Desk,
+    desk: JobTable,
     uplink: Uplink,
     jobs: JoinSet<Ended>,
     live: HashMap<Uuid, Live>,
@@ -101,7 +101,7 @@ pub(super) struct Session<H> {
     cpu: CpuMeter,
     /// When the processors' use is looked at next.
     sample_due: Instant,
-    purse: Purse,
+    purse: CreditLedger,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
     /// How long the leader waits for this worker after a lost connection.
@@ -132,7 +132,7 @@ impl<H: Handler> Session<H> {
         let mut session = Session {
             place: Arc::new(place),
             handler,
-            desk: Desk::new(config.parallel_max as usize, backlog(&config)),
+            desk: JobTable::new(config.parallel_max as usize, backlog(&config)),
             uplink: uplink(&config),
             jobs: JoinSet::new(),
             live: HashMap::new(),
@@ -151,7 +151,7 @@ impl<H: Handler> Session<H> {
             notes,
             cpu: CpuMeter::default(),
             sample_due: Instant::now(),
-            purse: Purse::default(),
+            purse: CreditLedger::default(),
             leader: None,
             config,
             heartbeat_every: HEARTBEAT,
@@ -332,13 +332,13 @@ impl<H: Handler> Session<H> {
         if let Some(cache) = &mut self.cache {
             cache.on_lost(&mut self.exchange);
         }
-        self.free_sets();
+        self.free_datasets();
     }
 
     fn on_step(&mut self, step: Step) {
         match step {
             Step::Nothing => {}
-            // It may wait for sets too.
+            // It may wait for datasets too.
             Step::Received(job) if self.cache.as_ref().is_some_and(|cache| cache.is_waiting(job)) => {}
             Step::Received(job) => self.desk.on_received(job),
         }
@@ -346,7 +346,7 @@ impl<H: Handler> Session<H> {
 
     /// Says how far the inputs of a job are, once in a while.
     fn say_far(&mut self, transfer: Uuid) {
-        let Some(Far { job, done, total }) = self.receptions.far(transfer, &self.exchange) else { return };
+        let Some(InputProgress { job, done, total }) = self.receptions.far(transfer, &self.exchange) else { return };
         if let Some((run, attempt)) = self.desk.receiving(job) {
             let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
             self.say_progress(job, run, attempt, note);
@@ -384,7 +384,7 @@ impl<H: Handler> Session<H> {
                 self.desk.on_unwanted(job);
                 self.open_returns();
             }
-            Turn::Far { job, numbers, done, total, text } => {
+            Turn::InputProgress { job, numbers, done, total, text } => {
                 let note = Note { job, stage: Stage::Returning, done, total, text };
                 self.say_progress(job, numbers.run.unwrap_or(1), numbers.attempt, note);
             }
@@ -457,7 +457,7 @@ impl<H: Handler> Session<H> {
                 warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
             }
             Some(Kind::Hold | Kind::Pack | Kind::Release | Kind::Inspect | Kind::CachePut) => {
-                self.on_set_frame(frame)?;
+                self.on_dataset_frame(frame)?;
             }
             Some(kind) => debug!(%kind, "skipped a frame that this worker has no use for"),
             None => debug!(code = frame.code, "skipped a frame of an unknown type"),
@@ -493,7 +493,7 @@ impl<H: Handler> Session<H> {
                 }
                 let job = ended.job;
                 self.desk.on_ended(job, ended.answer, ended.given_up);
-                self.free_sets_of(job);
+                self.free_datasets_of(job);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
@@ -508,23 +508,23 @@ impl<H: Handler> Session<H> {
         }
         while let Some(todo) = self.desk.poll() {
             match todo {
-                Todo::SayRunning { job, run, attempt } => {
+                JobOrder::SayRunning { job, run, attempt } => {
                     if let Some(live) = self.live.get(&job) {
-                        set(&live.numbers, Numbers { run: Some(run), attempt });
+                        set(&live.numbers, RunAttempt { run: Some(run), attempt });
                     }
                     self.say_progress(job, run, attempt, Note::running(job));
                 }
-                Todo::Run(offer, numbers) => self.start(offer, numbers),
-                Todo::Stop { job, reason } => {
+                JobOrder::Run(offer, numbers) => self.start(offer, numbers),
+                JobOrder::Stop { job, reason } => {
                     if let Some(live) = self.live.get(&job) {
                         live.cancel.cancel(reason);
                     }
                 }
-                Todo::Answer { job, payload } => {
+                JobOrder::Answer { job, payload } => {
                     self.unsay_progress(job);
                     self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
                 }
-                Todo::Return { job, numbers, large } => {
+                JobOrder::Return { job, numbers, large } => {
                     // Before the place is offered: the leader does not count the job as running any
                     // more.
                     let note = Note {
@@ -539,15 +539,15 @@ impl<H: Handler> Session<H> {
                     self.take_turn(turn);
                     self.open_returns();
                 }
-                Todo::Clean { job } => {
+                JobOrder::Clean { job } => {
                     self.clean(job);
-                    self.free_sets_of(job);
+                    self.free_datasets_of(job);
                 }
-                Todo::Forget { job } => {
+                JobOrder::Forget { job } => {
                     self.forget_inputs(job);
-                    self.free_sets_of(job);
+                    self.free_datasets_of(job);
                 }
-                Todo::ReturnCredit { after_job } => self.return_credit(after_job),
+                JobOrder::ReturnCredit { after_job } => self.return_credit(after_job),
             }
         }
         self.send_out();
@@ -564,12 +564,12 @@ impl<H: Handler> Session<H> {
         self.uplink.send_all(&mut self.exchange.out);
     }
 
-    fn start(&mut self, offer: Offer, numbers: Numbers) {
+    fn start(&mut self, offer: Offer, numbers: RunAttempt) {
         let live = Live { cancel: CancelToken::default(), numbers: Arc::new(std::sync::Mutex::new(numbers)) };
         let id = offer.job();
         debug!(job = %id, attempt = numbers.attempt, "running");
-        let sets = self.cache.as_ref().map(|cache| cache.sets_of(id)).unwrap_or_default();
-        let brought = Brought { directory: self.receptions.take(id, &mut self.exchange), sets };
+        let datasets = self.cache.as_ref().map(|cache| cache.datasets_of(id)).unwrap_or_default();
+        let brought = Brought { directory: self.receptions.take(id, &mut self.exchange), datasets };
         // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
@@ -706,7 +706,7 @@ fn backlog(config: &WorkerConfig) -> Backlog {
 }
 
 /// Makes a result ready to be sent, and keeps it as files if there is a spool. Blocking.
-fn keep(result: JobResult, attached: Vec<Attachment>, numbers: Numbers, spool: Option<Spool>) -> Answer {
+fn keep(result: JobResult, attached: Vec<Attachment>, numbers: RunAttempt, spool: Option<Spool>) -> Answer {
     let job = result.job_id;
     let mut answer = fit(result, attached, numbers.attempt);
     if let Some(Err(error)) = spool.map(|spool| spool.save(job, numbers, &mut answer)) {
@@ -719,10 +719,10 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
-fn get(numbers: &std::sync::Mutex<Numbers>) -> Numbers {
+fn get(numbers: &std::sync::Mutex<RunAttempt>) -> RunAttempt {
     *numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn set(numbers: &std::sync::Mutex<Numbers>, value: Numbers) {
+fn set(numbers: &std::sync::Mutex<RunAttempt>, value: RunAttempt) {
     *numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = value;
 }

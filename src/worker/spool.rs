@@ -24,9 +24,9 @@ use chunking::message::Purpose;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::desk::Numbers;
+use super::job_table::RunAttempt;
 use super::directory::lock;
-use super::fit::{Answer, Large, Part, reference};
+use super::result_encoding::{Answer, Large, Part, reference};
 use super::handler::Content;
 use super::limits::{RESULT_BYTES_MAX, RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
 use crate::model::{JobResult, JsonModel};
@@ -72,7 +72,7 @@ impl Spool {
 
     /// Keeps a result. Another one of the same job is replaced as a whole. Its large parts move here, and `answer` names
     /// them where they are then.
-    pub(super) fn save(&self, job: Uuid, numbers: Numbers, answer: &mut Answer) -> io::Result<()> {
+    pub(super) fn save(&self, job: Uuid, numbers: RunAttempt, answer: &mut Answer) -> io::Result<()> {
         self.remove(job);
         if let Some(large) = &mut answer.large {
             self.save_parts(job, Arc::make_mut(large))?;
@@ -113,7 +113,7 @@ impl Spool {
     }
 
     /// What an earlier worker of this id left, oldest first. What cannot be used is removed.
-    pub(super) fn load(&self) -> io::Result<Vec<(Uuid, Numbers, Answer)>> {
+    pub(super) fn load(&self) -> io::Result<Vec<(Uuid, RunAttempt, Answer)>> {
         let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
         let mut beside = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -184,7 +184,7 @@ fn ending(purpose: Purpose) -> Option<&'static str> {
     }
 }
 
-fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
+fn read(path: &Path) -> Option<(Uuid, RunAttempt, Bytes)> {
     let job = path.file_name()?.to_str().and_then(|name| Uuid::try_parse(name).ok())?;
     let mut file = Vec::new();
     let bytes_max = (RESULT_BYTES_MAX + HEAD_BYTES_MAX) as u64;
@@ -207,7 +207,7 @@ fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
         "-" => None,
         number => Some(number.parse().ok()?),
     };
-    let numbers = Numbers { run, attempt: attempt.parse().ok()? };
+    let numbers = RunAttempt { run, attempt: attempt.parse().ok()? };
     let payload = Bytes::from(file).slice(end + 1..);
     let whole = payload.len() <= RESULT_BYTES_MAX
         && crc.is_none_or(|crc| crc32fast::hash(&payload) == crc)
@@ -219,7 +219,7 @@ fn read(path: &Path) -> Option<(Uuid, Numbers, Bytes)> {
 mod tests {
     use super::*;
     use crate::model::JobStatus;
-    use crate::worker::fit::fit;
+    use crate::worker::result_encoding::fit;
     use crate::worker::handler::Attachment;
 
     fn result(job: Uuid) -> Vec<u8> {
@@ -232,16 +232,16 @@ mod tests {
         let worker = Uuid::from_u128(1);
         let spool = Spool::open(root.path(), worker).unwrap();
         let (a, b) = (Uuid::from_u128(10), Uuid::from_u128(11));
-        spool.save(a, Numbers { run: Some(2), attempt: 3 }, &mut (&b"{}"[..]).into()).unwrap();
-        spool.save(a, Numbers { run: Some(2), attempt: 4 }, &mut result(a).into()).unwrap();
-        spool.save(b, Numbers { run: None, attempt: 1 }, &mut result(b).into()).unwrap();
+        spool.save(a, RunAttempt { run: Some(2), attempt: 3 }, &mut (&b"{}"[..]).into()).unwrap();
+        spool.save(a, RunAttempt { run: Some(2), attempt: 4 }, &mut result(a).into()).unwrap();
+        spool.save(b, RunAttempt { run: None, attempt: 1 }, &mut result(b).into()).unwrap();
         drop(spool);
         let spool = Spool::open(root.path(), worker).unwrap();
         let mut loaded = spool.load().unwrap();
         loaded.sort_by_key(|(job, ..)| *job);
         let expected = [
-            (a, Numbers { run: Some(2), attempt: 4 }, Answer::from(result(a))),
-            (b, Numbers { run: None, attempt: 1 }, Answer::from(result(b))),
+            (a, RunAttempt { run: Some(2), attempt: 4 }, Answer::from(result(a))),
+            (b, RunAttempt { run: None, attempt: 1 }, Answer::from(result(b))),
         ];
         assert_eq!(loaded, expected);
         spool.remove(a);
@@ -259,7 +259,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let spool = Spool::open(root.path(), Uuid::from_u128(1)).unwrap();
         let count = || fs::read_dir(&spool.directory).unwrap().count();
-        let numbers = Numbers { run: Some(1), attempt: 2 };
+        let numbers = RunAttempt { run: Some(1), attempt: 2 };
         let save = |number| {
             let archive = root.path().join("archive");
             fs::write(&archive, vec![1; 5_000_000]).unwrap();

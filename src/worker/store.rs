@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use super::fit::Answer;
+use super::result_encoding::Answer;
 use super::limits::{RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
 
 /// A result and what it is the result of.
@@ -117,7 +117,7 @@ impl ResultStore {
     }
 }
 
-/// Whether two runs may be the same one. A stock leader names none.
+/// Whether two runs may be the same one. A classic leader names none.
 pub(super) fn same_run(a: Option<u32>, b: Option<u32>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a == b,

@@ -159,7 +159,7 @@ fn opaque(plan: &Plan, report: &OpaqueReport) -> Verdict {
     }
 }
 
-/// The lines that a stock peer has said in the whole scene.
+/// The lines that a classic peer has said in the whole scene.
 fn events(scene: &Scene, worker: WorkerName) -> Vec<Value> {
     let said = fs::read_to_string(scene.log(&format!("{worker:?}.log"))).unwrap_or_default();
     said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -186,7 +186,7 @@ fn payloads(scene: &Scene, plan: &Plan, reports: &Reports) -> Verdict {
                     })
             }
             ClientName::Submit
-            | ClientName::Library
+            | ClientName::PackIndex
             | ClientName::Classic
             | ClientName::Correlating
             | ClientName::Leaver => report.ends == [End::Right],

@@ -187,7 +187,7 @@ fn ended(shared: &Shared, work: &Work, end: Result<Finished, JobError>) -> End {
 
 fn library(shared: &Shared, plan: &Plan) -> Reports {
     let dir = round_dir(shared, plan, "library");
-    let name = ClientName::Library;
+    let name = ClientName::PackIndex;
     let jobs = block_on(async {
         let addr = format!("127.0.0.1:{}", shared.port_of(name));
         let options = Options {
@@ -288,8 +288,8 @@ pub fn come_back(shared: &Shared, client: ClientName, plan: &Plan) -> Vec<(Uuid,
 
 // --- clients of the older system
 
-/// Runs a stock client until it was connected once; gives its events and whether it was killed.
-fn stock(
+/// Runs a classic client until it was connected once; gives its events and whether it was killed.
+fn classic(
     shared: &Shared,
     plan: &Plan,
     client: ClientName,
@@ -303,7 +303,7 @@ fn stock(
     let port = shared.port_of(client).to_string();
     for attempt in 0..1000 {
         let mut command = Command::new("python3");
-        command.arg("-S").arg(procs::root().join("tests/stock/client.py"));
+        command.arg("-S").arg(procs::root().join("tests/classic/client.py"));
         command.args(["127.0.0.1", &port, &id_of(client, plan), "--jobs"]).arg(&list);
         command.args(["--timeout", "280"]).args(args);
         let (out, err) = (dir.join(format!("{attempt}.log")), dir.join(format!("{attempt}.err")));
@@ -338,7 +338,7 @@ fn classic(shared: &Shared, plan: &Plan) -> Reports {
             json!({"exec": EXEC, "args": work.args(), "files": files, "job_id": work.job})
         })
         .collect();
-    let (events, is_killed) = stock(shared, plan, name, &[], &jobs);
+    let (events, is_killed) = classic(shared, plan, name, &[], &jobs);
     let mut by_job: BTreeMap<Uuid, Vec<End>> = BTreeMap::new();
     for event in events.iter().filter(|event| event["event"] == "result") {
         let job: Uuid = event["corr_id"].as_str().unwrap().parse().unwrap();
@@ -411,7 +411,7 @@ fn correlating(shared: &Shared, plan: &Plan) -> Reports {
         .iter()
         .map(|opaque| json!({"job_id": opaque.job, "raw_b64": STANDARD.encode(opaque_bytes(shared, opaque))}))
         .collect();
-    let (events, is_killed) = stock(shared, plan, name, &["--generation", "f1", "--wait"], &jobs);
+    let (events, is_killed) = classic(shared, plan, name, &["--generation", "f1", "--wait"], &jobs);
     let is_gone = is_killed || !is_done(&events);
     let mut opaque = opaque_reports(shared, name, &plan.correlating, is_gone);
     for event in events.iter().filter(|event| event["event"] == "result") {
@@ -435,7 +435,7 @@ fn minimal(shared: &Shared, plan: &Plan) -> Reports {
         .iter()
         .map(|opaque| json!({"raw_b64": STANDARD.encode(opaque_bytes(shared, opaque))}))
         .collect();
-    let (events, is_killed) = stock(shared, plan, name, &["--generation", "f0"], &jobs);
+    let (events, is_killed) = classic(shared, plan, name, &["--generation", "f0"], &jobs);
     let is_gone = is_killed || !is_done(&events);
     Reports { opaque: opaque_reports(shared, name, &plan.minimal, is_gone), ..Reports::default() }
 }

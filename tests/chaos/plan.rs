@@ -101,7 +101,7 @@ pub enum ClientName {
     /// `heft submit`, one job behind the other.
     Submit,
     /// The library, all jobs at once.
-    Library,
+    PackIndex,
     /// An unmodified client of the older system.
     Classic,
     /// The generation before, which has ids, and opaque jobs.
@@ -114,7 +114,7 @@ pub enum ClientName {
 
 pub const CLIENTS: [ClientName; 6] = [
     ClientName::Submit,
-    ClientName::Library,
+    ClientName::PackIndex,
     ClientName::Classic,
     ClientName::Correlating,
     ClientName::Minimal,
@@ -337,7 +337,7 @@ fn harm(random: &mut Seeded, hazard: Hazard) -> Harm {
         Hazard::FullWork => Harm::FullWork(300 + random.below(u64::from(scaled(1700, 6000)))),
         Hazard::DeadLine => Harm::Dead(match random.below(2) {
             0 => Target::Worker(random.pick(&[WorkerName::Heft(0), WorkerName::Heft(1)])),
-            _ => Target::Client(random.pick(&[ClientName::Submit, ClientName::Library])),
+            _ => Target::Client(random.pick(&[ClientName::Submit, ClientName::PackIndex])),
         }),
     }
 }

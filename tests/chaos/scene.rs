@@ -273,7 +273,7 @@ impl Scene {
             }
             WorkerName::Minimal => {
                 command = Command::new("python3");
-                command.arg("-S").arg(procs::root().join("tests/stock/worker.py"));
+                command.arg("-S").arg(procs::root().join("tests/classic/worker.py"));
                 command.args(["127.0.0.1", &port, "--generation", "f0", "--lifetime", "100000"]);
                 command.args(["--delay", "0.05"]);
             }

@@ -49,10 +49,10 @@ impl World {
         let known = self.broker.state().dataset(&cache).cloned();
         match self.random.below(100) {
             0..5 => {
-                let generation = Uuid::from_u128(u128::from(self.random.next()));
+                let version = Uuid::from_u128(u128::from(self.random.next()));
                 let dataset = Dataset {
                     cache,
-                    generation,
+                    version,
                     digest: [self.random.below(3) as u8; 32],
                     // From what is moved at once to what takes longer than anybody waits.
                     bytes: 1 << self.random.below(40),
@@ -74,7 +74,7 @@ impl World {
             80..82 => Event::HoldsNothing { worker },
             82..92 => {
                 let span = Duration::from_micros(self.random.below(10 * SECOND));
-                Event::SetsMoved { worker, bytes: self.random.below(1 << 32), span }
+                Event::DatasetsMoved { worker, bytes: self.random.below(1 << 32), span }
             }
             _ => {
                 let agents = self.workers.iter().filter(|worker| worker.class == WorkerClass::Leasing);
@@ -112,13 +112,13 @@ impl World {
             match explanation.waits {
                 Some(WaitsFor::Data { .. }) => self.coverage.waits_for_data += 1,
                 Some(WaitsFor::Nearer { .. }) => self.coverage.lets_nearer_go_first += 1,
-                Some(WaitsFor::CapableWorker) => self.coverage.stranded += u64::from(names_sets(job)),
+                Some(WaitsFor::CapableWorker) => self.coverage.stranded += u64::from(names_datasets(job)),
                 _ => {}
             }
         }
     }
 }
 
-fn names_sets(job: &Job) -> bool {
+fn names_datasets(job: &Job) -> bool {
     !job.datasets().is_empty()
 }

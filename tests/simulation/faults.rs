@@ -23,15 +23,15 @@ impl World {
     /// Its connection breaks; if it crashes, all it had is gone.
     pub(crate) fn worker_dies(&mut self, number: usize, crash: bool) {
         let worker = &mut self.workers[number];
-        let stock = worker.class != WorkerClass::Leasing;
+        let classic = worker.class != WorkerClass::Leasing;
         let conn = worker.conn.take();
-        if crash || stock {
-            // A stock worker does not reconnect: another process takes its place, under another id.
+        if crash || classic {
+            // A classic worker does not reconnect: another process takes its place, under another id.
             worker.life += 1;
             worker.running.clear();
             worker.receiving.clear();
             worker.finished.clear();
-            if stock {
+            if classic {
                 worker.id = WorkerId(Uuid::from_u128(worker.id.0.as_u128() + 100));
             }
         }

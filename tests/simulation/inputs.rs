@@ -37,8 +37,8 @@ impl World {
         let in_folders = self.workers.iter().any(takes_folders) && self.random.chance(10);
         let can_transfer = can_transfer && !is_raw;
         let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
-        let names_sets = can_transfer && self.random.chance(60);
-        let datasets = if names_sets { self.some_caches() } else { Vec::new() };
+        let names_datasets = can_transfer && self.random.chance(60);
+        let datasets = if names_datasets { self.some_caches() } else { Vec::new() };
         Submission {
             job: JobId(Uuid::from_u128(u128::from(number * 1000 + job + 1))),
             client: client.clone(),

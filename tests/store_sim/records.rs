@@ -183,22 +183,22 @@ impl Proposals {
             (56..58, Some(job)) => Record::Delivered { job: job.id(), run: job.run },
             (58, _) => Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() },
             (draw @ (59 | 68..73), _) => {
-                let (cache, generation) = (cache(random), Uuid::from_u128(u128::from(random.next())));
-                let known = self.state.dataset(&cache).map(|dataset| dataset.generation);
+                let (cache, version) = (cache(random), Uuid::from_u128(u128::from(random.next())));
+                let known = self.state.dataset(&cache).map(|dataset| dataset.version);
                 match known.filter(|_| draw == 59) {
-                    Some(generation) => Record::DatasetGone { cache, generation },
-                    None => Record::Dataset { dataset: dataset(random, cache, generation, at).into() },
+                    Some(version) => Record::DatasetGone { cache, version },
+                    None => Record::Dataset { dataset: dataset(random, cache, version, at).into() },
                 }
             }
             (73..76, Some(job)) => {
-                let generation = Uuid::from_u128(u128::from(random.next()));
-                let dataset = dataset(random, CacheId::of_inputs(job.id()), generation, at).into();
+                let version = Uuid::from_u128(u128::from(random.next()));
+                let dataset = dataset(random, CacheId::of_inputs(job.id()), version, at).into();
                 Record::Stage { job: job.id(), dataset }
             }
-            (76..78, Some(_)) if self.state.staged_sets().next().is_some() => {
-                let cache = self.state.staged_sets().map(|(_, cache)| cache.clone()).last().unwrap();
-                let generation = self.state.dataset(&cache).unwrap().generation;
-                Record::DatasetGone { cache, generation }
+            (76..78, Some(_)) if self.state.staged_datasets().next().is_some() => {
+                let cache = self.state.staged_datasets().map(|(_, cache)| cache.clone()).last().unwrap();
+                let version = self.state.dataset(&cache).unwrap().version;
+                Record::DatasetGone { cache, version }
             }
             // One that was announced is taken.
             (60..68, Some(job)) if job.is_announced() => Record::Enqueue {
@@ -250,11 +250,11 @@ fn cache(random: &mut Random) -> CacheId {
     CacheId::parse(CACHES[random.below(4) as usize]).unwrap()
 }
 
-fn dataset(random: &mut Random, cache: CacheId, generation: Uuid, at: Micros) -> Dataset {
+fn dataset(random: &mut Random, cache: CacheId, version: Uuid, at: Micros) -> Dataset {
     let packs = (0..random.below(4)).map(|_| Uuid::from_u128(u128::from(random.next()))).collect();
     Dataset {
         cache,
-        generation,
+        version,
         digest: [random.below(256) as u8; 32],
         bytes: random.below(1 << 40),
         files: random.below(1000) as u32,

@@ -132,7 +132,7 @@ impl Scene {
         fs::read_dir(self.private(part)).unwrap().count()
     }
 
-    /// Waits until a part of the private directory has so many entries; a set has three of them.
+    /// Waits until a part of the private directory has so many entries; a dataset has three of them.
     pub async fn settles(&self, part: &str, count: usize) {
         let settled = async {
             while self.count(part) != count {
@@ -185,7 +185,7 @@ pub async fn heartbeat(conn: &mut Conn) -> Heartbeat {
     Heartbeat::decode(&got.payload).unwrap()
 }
 
-/// Changes a byte of a set's file behind the worker's back.
+/// Changes a byte of a dataset's file behind the worker's back.
 pub fn damage(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[0] ^= 1;

@@ -1,4 +1,4 @@
-//! Workers whose caches outlive them, sets of files on the disk, and what is visible of sets in a cache directory.
+//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of sets in a cache directory.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::procs::{ECHO, PATIENCE, Proc, TempDir, heft, write_program};
 
-/// The files of a set: names and bytes.
+/// The files of a dataset: names and bytes.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// The same by the BLAKE3 of their bytes.
@@ -110,7 +110,7 @@ pub struct Seen {
     pub stayed: bool,
 }
 
-/// Looks at a set as a program would that resolves its directory once. `None` if nothing is there.
+/// Looks at a dataset as a program would that resolves its directory once. `None` if nothing is there.
 pub fn see(cache_dir: &Path, id: &str) -> Option<Seen> {
     let path = cache_dir.join(id);
     let link = fs::read_link(&path).ok()?;

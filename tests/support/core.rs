@@ -353,7 +353,7 @@ impl Rig {
         self.credit(name, i32::try_from(room).expect("a credit"));
     }
 
-    /// A stock worker, with room for so many jobs.
+    /// A classic worker, with room for so many jobs.
     #[track_caller]
     pub fn stock(&mut self, name: &str, subject: &str, room: i32) {
         self.hello(name, WorkerClass::Classic, subject, None);
@@ -549,7 +549,7 @@ impl Rig {
             Action::Waiting { conn, job, why } => {
                 let why = match why {
                     Waiting::NoWorker { key } => format!("no worker for {key}"),
-                    Waiting::NoTransfers { key, workers } => format!("{workers} stock workers for {key}"),
+                    Waiting::NoTransfers { key, workers } => format!("{workers} classic workers for {key}"),
                     Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
                     Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
                     Waiting::WorkerLacks { worker, lack } => {
@@ -581,7 +581,7 @@ impl Rig {
                     }
                     Refusal::NoWorker { key } => format!("no worker for {key}"),
                     Refusal::NoCapableWorker { key, workers, bytes, limit } => {
-                        format!("{workers} stock workers for {key}, {bytes} of {limit}")
+                        format!("{workers} classic workers for {key}, {bytes} of {limit}")
                     }
                     Refusal::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
                     Refusal::NoReader { key, workers, kind } => {
@@ -602,12 +602,12 @@ impl Rig {
             Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),
             Action::DatasetPut { dataset, replaced } => {
                 let replaced =
-                    replaced.as_ref().map(|before| format!(" for g{}", before.generation.as_u128()));
-                let name = format!("{} g{}", dataset.cache, dataset.generation.as_u128());
+                    replaced.as_ref().map(|before| format!(" for g{}", before.version.as_u128()));
+                let name = format!("{} g{}", dataset.cache, dataset.version.as_u128());
                 format!("put {name}{}", replaced.unwrap_or_default())
             }
             Action::DatasetRemoved { dataset } => {
-                format!("removed {} g{}", dataset.cache, dataset.generation.as_u128())
+                format!("removed {} g{}", dataset.cache, dataset.version.as_u128())
             }
             Action::AskAgent { agent, cache } => format!("{}: ask for {cache}", worker_name(*agent)),
             Action::StageInputs { job } => format!("stage {}", self.name(*job)),
@@ -659,18 +659,18 @@ impl Rig {
             Record::Forget { job, run } => format!("+forget {}", self.name_of_run(*job, *run)),
             Record::Cap { client, cap } => format!("+cap {client} {cap}"),
             Record::Dataset { dataset } => {
-                format!("+dataset {} g{}", dataset.cache, dataset.generation.as_u128())
+                format!("+dataset {} g{}", dataset.cache, dataset.version.as_u128())
             }
             Record::Stage { job, dataset } => {
                 format!(
                     "+stage {} {} g{}",
                     self.name_of_run(*job, Run(1)),
                     dataset.cache,
-                    dataset.generation.as_u128()
+                    dataset.version.as_u128()
                 )
             }
-            Record::DatasetGone { cache, generation } => {
-                format!("+dataset_gone {cache} g{}", generation.as_u128())
+            Record::DatasetGone { cache, version } => {
+                format!("+dataset_gone {cache} g{}", version.as_u128())
             }
         }
     }

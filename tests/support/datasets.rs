@@ -17,7 +17,7 @@ use chunking::dataset::{Cutter, Manifest, ManifestBuilder, Piece, sha256};
 use chunking::digest::BlobHasher;
 use chunking::message::{
     Abort, Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList,
-    Purpose, Put, PutFlags, Reason, Refused, Release, SetList, Spread, SpreadStage, Verdict,
+    Purpose, Put, PutFlags, Reason, Refused, Release, DatasetList, Spread, SpreadStage, Verdict,
 };
 use chunking::{Bitmap, ChunkHead, Codec, Digest, DigestKind, Inflater, Kind, Ranges};
 use heft::model::{CachePutResult, JsonModel};
@@ -27,15 +27,15 @@ use crate::raw::{Frame, Raw};
 
 pub const CHUNK: usize = 1 << 20;
 
-/// A set in memory.
+/// A dataset in memory.
 #[derive(Clone)]
-pub struct Set {
+pub struct Dataset {
     pub manifest: Manifest,
     pub pieces: HashMap<Piece, Vec<u8>>,
 }
 
-impl Set {
-    pub fn of(files: &[(&str, &[u8])]) -> Set {
+impl Dataset {
+    pub fn of(files: &[(&str, &[u8])]) -> Dataset {
         let (mut builder, mut pieces) = (ManifestBuilder::default(), HashMap::new());
         for (name, bytes) in files {
             let (mut rest, mut listed) = (*bytes, Vec::new());
@@ -47,7 +47,7 @@ impl Set {
             }
             builder.file(*name, sha256(bytes), listed);
         }
-        Set { manifest: builder.finish().unwrap(), pieces }
+        Dataset { manifest: builder.finish().unwrap(), pieces }
     }
 
     /// The files that these pieces make.
@@ -98,7 +98,7 @@ pub struct Outcome {
 
 /// A put, as it is meant.
 pub struct Putter<'a> {
-    pub set: &'a Set,
+    pub dataset: &'a Dataset,
     pub cache: &'a str,
     pub target: &'a str,
     pub replace: bool,
@@ -123,10 +123,10 @@ pub enum TakesBack {
 }
 
 impl<'a> Putter<'a> {
-    pub fn new(set: &'a Set, cache: &'a str, target: &'a str) -> Self {
+    pub fn new(dataset: &'a Dataset, cache: &'a str, target: &'a str) -> Self {
         let (request, manifest) = (Uuid::new_v4(), Uuid::new_v4());
         Putter {
-            set,
+            dataset,
             cache,
             target,
             replace: false,
@@ -143,10 +143,10 @@ impl<'a> Putter<'a> {
     pub fn put(mut self, raw: &mut Raw) -> Option<Outcome> {
         let manifest_id = self.manifest;
         let put = Put {
-            digest: self.set.manifest.digest(),
+            digest: self.dataset.manifest.digest(),
             manifest: manifest_id,
-            bytes: self.set.manifest.bytes(),
-            files: self.set.manifest.files().len() as u32,
+            bytes: self.dataset.manifest.bytes(),
+            files: self.dataset.manifest.files().len() as u32,
             flags: if self.replace { PutFlags::REPLACE } else { PutFlags::default() },
             deadline_ms: self.deadline_ms,
             cache_id: self.cache.to_owned().try_into().unwrap(),
@@ -162,7 +162,7 @@ impl<'a> Putter<'a> {
                     match lack.what {
                         Lacking::Nothing => {}
                         Lacking::Manifest => {
-                            let bytes = self.set.manifest.encode();
+                            let bytes = self.dataset.manifest.encode();
                             self.send_blob(raw, manifest_id, "manifest", &bytes, &mut outcome)?;
                         }
                         Lacking::Pieces => {
@@ -195,7 +195,7 @@ impl<'a> Putter<'a> {
 
     fn take_manifest_back(&self, raw: &mut Raw) {
         let Some(how) = self.takes_back else { return };
-        let (id, size) = (self.manifest, self.set.manifest.encode().len());
+        let (id, size) = (self.manifest, self.dataset.manifest.encode().len());
         open_frame(id, self.request, "manifest", size, raw);
         match how {
             TakesBack::WrongDone => {
@@ -211,10 +211,10 @@ impl<'a> Putter<'a> {
 
     fn send_pieces(&mut self, raw: &mut Raw, ranges: &Ranges, outcome: &mut Outcome) -> Option<()> {
         let pieces: Vec<Piece> =
-            ranges.indices().map(|place| self.set.manifest.pieces()[place as usize]).collect();
+            ranges.indices().map(|place| self.dataset.manifest.pieces()[place as usize]).collect();
         for part in pieces.chunks(40) {
             let layout = Layout::new(part.to_vec()).unwrap();
-            let mut bytes: Vec<u8> = part.iter().flat_map(|piece| self.set.pieces[piece].clone()).collect();
+            let mut bytes: Vec<u8> = part.iter().flat_map(|piece| self.dataset.pieces[piece].clone()).collect();
             if self.spoil > 0 {
                 self.spoil -= 1;
                 bytes[7] ^= 1;
@@ -281,7 +281,7 @@ impl<'a> Putter<'a> {
 pub struct FakeWorker {
     pub raw: Raw,
     pub id: Uuid,
-    /// What jobs see: the files of a set.
+    /// What jobs see: the files of a dataset.
     pub shown: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
     pub pieces: HashMap<Piece, Vec<u8>>,
     /// Bytes of chunks of packs that came.
@@ -300,8 +300,8 @@ impl FakeWorker {
         Self::with(raw, id, Vec::new())
     }
 
-    /// A worker that has said this of its sets.
-    pub fn with(raw: Raw, id: Uuid, sets: Vec<chunking::message::SetEntry>) -> Self {
+    /// A worker that has said this of its datasets.
+    pub fn with(raw: Raw, id: Uuid, datasets: Vec<chunking::message::DatasetEntry>) -> Self {
         let mut worker = FakeWorker {
             raw,
             id,
@@ -314,12 +314,12 @@ impl FakeWorker {
             blobs: HashMap::new(),
             fails_with: None,
         };
-        worker.have(sets, true);
+        worker.have(datasets, true);
         worker
     }
 
-    pub fn have(&mut self, sets: Vec<chunking::message::SetEntry>, anew: bool) {
-        let have = Have { anew: anew.into(), budget: 1 << 40, used: 0, sets: SetList::new(sets) };
+    pub fn have(&mut self, datasets: Vec<chunking::message::DatasetEntry>, anew: bool) {
+        let have = Have { anew: anew.into(), budget: 1 << 40, used: 0, datasets: DatasetList::new(datasets) };
         say(&mut self.raw, Uuid::nil(), Uuid::nil(), &have);
     }
 
@@ -334,7 +334,7 @@ impl FakeWorker {
         }
     }
 
-    /// Takes frames until a set of this name is shown.
+    /// Takes frames until a dataset of this name is shown.
     pub fn run_until_shown(&mut self, cache: &str) {
         while !self.shown.contains_key(cache) {
             let frame = self.raw.next().expect("the leader is there");
@@ -346,7 +346,7 @@ impl FakeWorker {
         match frame.kind {
             Kind::Hold => {
                 let hold = Hold::decode(&frame.payload).unwrap();
-                if self.hold.as_ref().is_none_or(|(generation, _)| *generation != frame.msg_id) {
+                if self.hold.as_ref().is_none_or(|(version, _)| *version != frame.msg_id) {
                     self.manifest = None;
                 }
                 self.hold = Some((frame.msg_id, hold));
@@ -379,7 +379,7 @@ impl FakeWorker {
             Kind::Release => {
                 let release = Release::decode(&frame.payload).unwrap();
                 self.shown.remove(release.cache_id.as_str());
-                self.hold.take_if(|(generation, _)| *generation == frame.msg_id);
+                self.hold.take_if(|(version, _)| *version == frame.msg_id);
             }
             _ => {}
         }
@@ -427,10 +427,10 @@ impl FakeWorker {
             }
             None => {
                 self.manifest = Some(Manifest::decode(&bytes).unwrap());
-                if let (Some(text), Some((generation, hold))) = (&self.fails_with, &self.hold) {
+                if let (Some(text), Some((version, hold))) = (&self.fails_with, &self.hold) {
                     let result = CachePutResult::failed(hold.cache_id.as_str(), text.as_str());
-                    let generation = *generation;
-                    self.raw.send(Kind::CacheAck, Uuid::nil(), generation, "", &result.to_json());
+                    let version = *version;
+                    self.raw.send(Kind::CacheAck, Uuid::nil(), version, "", &result.to_json());
                     self.hold = None;
                     return;
                 }
@@ -452,26 +452,26 @@ impl FakeWorker {
     }
 
     fn say_lack(&mut self) {
-        let Some((generation, _)) = self.hold else { return };
+        let Some((version, _)) = self.hold else { return };
         let lacking = self.lacking();
         let manifest = self.manifest.as_ref().unwrap();
         let bytes =
             lacking.held().indices().map(|place| u64::from(manifest.pieces()[place as usize].len)).sum();
         let what = if lacking.held_count() == 0 { Lacking::Nothing } else { Lacking::Pieces };
-        say(&mut self.raw, generation, Uuid::nil(), &Lack { what, bytes, pieces: lacking.held() });
+        say(&mut self.raw, version, Uuid::nil(), &Lack { what, bytes, pieces: lacking.held() });
     }
 
     fn show_if_whole(&mut self) {
-        let (Some((generation, hold)), Some(manifest)) = (&self.hold, &self.manifest) else { return };
+        let (Some((version, hold)), Some(manifest)) = (&self.hold, &self.manifest) else { return };
         if !hold.flags.has(HoldFlags::COMMITTED) || self.lacking().held_count() > 0 {
             return;
         }
         assert_eq!(manifest.digest(), hold.digest);
-        let (generation, cache) = (*generation, hold.cache_id.as_str().to_owned());
-        let files = Set::files(manifest, &self.pieces);
+        let (version, cache) = (*version, hold.cache_id.as_str().to_owned());
+        let files = Dataset::files(manifest, &self.pieces);
         let result = CachePutResult::stored(cache.clone(), files.len() as u64, 0);
         self.shown.insert(cache, files);
-        self.raw.send(Kind::CacheAck, Uuid::nil(), generation, "", &result.to_json());
+        self.raw.send(Kind::CacheAck, Uuid::nil(), version, "", &result.to_json());
         (self.hold, self.manifest) = (None, None);
     }
 }

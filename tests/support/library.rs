@@ -34,7 +34,7 @@ pub async fn taking(leader: &FakeLeader) -> Peer {
     peer
 }
 
-pub fn set(files: &[(&str, &[u8])]) -> TempDir {
+pub fn dataset(files: &[(&str, &[u8])]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in files {
         let path = dir.path().join(name);
@@ -45,7 +45,7 @@ pub fn set(files: &[(&str, &[u8])]) -> TempDir {
 }
 
 /// What the leader of a test has, and how it talks of one put.
-pub struct Library {
+pub struct PackIndex {
     pub peer: Peer,
     pub request: Uuid,
     pub put: Put,
@@ -57,17 +57,17 @@ pub struct Library {
     pub aside: VecDeque<Seen>,
 }
 
-impl Library {
+impl PackIndex {
     /// The put that comes next.
     pub async fn begin(mut peer: Peer) -> Self {
         let seen = peer.next().await;
-        Library::heard(peer, &seen)
+        PackIndex::heard(peer, &seen)
     }
 
     /// The put that has come.
     pub fn heard(peer: Peer, seen: &Seen) -> Self {
         assert_eq!(seen.kind(), Kind::Put);
-        Library {
+        PackIndex {
             peer,
             request: seen.msg_id,
             put: Put::decode(&seen.payload).unwrap(),

@@ -1,4 +1,4 @@
-//! Real processes for integration tests: leaders, workers, clients, ours and stock. Each ends with its handle.
+//! Real processes for integration tests: leaders, workers, clients, ours and classic. Each ends with its handle.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -98,7 +98,7 @@ impl Proc {
         self.seen.iter().map(String::as_str).find(|line| line.contains(part))
     }
 
-    /// The next event of a stock peer with this name.
+    /// The next event of a classic peer with this name.
     pub fn event(&mut self, event: &str) -> Value {
         self.event_where(event, |_| true)
     }
@@ -200,24 +200,24 @@ impl Leader {
     }
 }
 
-/// A stock peer, by the name of its program.
-pub fn stock(program: &str, args: &[&str]) -> Proc {
-    let path = root().join("tests/stock").join(program);
+/// A classic peer, by the name of its program.
+pub fn classic(program: &str, args: &[&str]) -> Proc {
+    let path = root().join("tests/classic").join(program);
     Proc::start(program, Command::new("python3").arg("-S").arg(path).args(args))
 }
 
-/// A stock worker that has said hello.
-pub fn stock_worker(port: u16, args: &[&str]) -> Proc {
+/// A classic worker that has said hello.
+pub fn classic_worker(port: u16, args: &[&str]) -> Proc {
     let port = port.to_string();
-    let mut worker = stock("worker.py", &[&["127.0.0.1", &port], args].concat());
+    let mut worker = classic("worker.py", &[&["127.0.0.1", &port], args].concat());
     worker.event("started");
     worker
 }
 
-/// A stock client that submits these jobs, one JSON object each, and waits for their results.
-pub fn stock_client(port: u16, id: &str, args: &[&str], jobs: &[Value]) -> Proc {
+/// A classic client that submits these jobs, one JSON object each, and waits for their results.
+pub fn classic_client(port: u16, id: &str, args: &[&str], jobs: &[Value]) -> Proc {
     let port = port.to_string();
-    let mut client = stock("client.py", &[&["127.0.0.1", &port, id, "--jobs", "-"], args].concat());
+    let mut client = classic("client.py", &[&["127.0.0.1", &port, id, "--jobs", "-"], args].concat());
     client.event("started");
     for job in jobs {
         client.write(&format!("{job}\n"));
@@ -264,7 +264,7 @@ impl Drop for TempDir {
     }
 }
 
-/// An agent that keeps this cache for the stock workers on its host, with a directory for what else it needs.
+/// An agent that keeps this cache for the classic workers on its host, with a directory for what else it needs.
 pub fn agent(port: u16, cache: &TempDir, dirs: &TempDir, args: &[&str]) -> Proc {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
     command.args(["worker", "127.0.0.1", &port.to_string(), "--cache-only"]).args(args);
@@ -279,7 +279,7 @@ pub struct Worker {
     pub dir: TempDir,
 }
 
-/// A program that says its arguments and the SHA-256 of each of its inputs, as the stock worker's `echo` does.
+/// A program that says its arguments and the SHA-256 of each of its inputs, as the classic worker's `echo` does.
 pub const ECHO: &str = r#"echo "$*"
 for f in *; do [ -f "$f" ] && echo "$f $(sha256sum < "$f" | cut -d' ' -f1)"; done
 exit 0"#;
@@ -315,9 +315,9 @@ pub fn heft(args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A stock leader and its port. Its clock is slow, so that it resends nothing while a test runs.
-pub fn stock_leader() -> (Proc, u16) {
-    let mut leader = stock("leader.py", &["0", "--time-scale", "20"]);
+/// A classic leader and its port. Its clock is slow, so that it resends nothing while a test runs.
+pub fn classic_leader() -> (Proc, u16) {
+    let mut leader = classic("leader.py", &["0", "--time-scale", "20"]);
     let port = leader.event("listening")["port"].as_u64().expect("a port");
     (leader, u16::try_from(port).expect("a port"))
 }

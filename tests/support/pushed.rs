@@ -14,7 +14,7 @@ use chunking::digest::BlobHasher;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
     Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList, Purpose,
-    SetEntry, SetState, Verdict,
+    DatasetEntry, DatasetState, Verdict,
 };
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::model::{CachePutResult, JsonModel};
@@ -28,7 +28,7 @@ pub const MIB: usize = 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct Data {
     pub cache: String,
-    pub generation: Uuid,
+    pub version: Uuid,
     pub manifest: Manifest,
     pub files: Vec<(String, Vec<u8>)>,
 }
@@ -43,7 +43,7 @@ fn cut(mut rest: &[u8]) -> Vec<&[u8]> {
     pieces
 }
 
-/// A blob with the pieces of a set.
+/// A blob with the pieces of a dataset.
 pub struct PackBlob {
     pub id: Uuid,
     pub pieces: Vec<Piece>,
@@ -57,8 +57,8 @@ impl Data {
             builder.file(*name, sha256(bytes), cut(bytes).into_iter().map(Piece::of).collect());
         }
         let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.clone())).collect();
-        let (cache, generation) = (cache.to_owned(), Uuid::new_v4());
-        Data { cache, generation, manifest: builder.finish().unwrap(), files }
+        let (cache, version) = (cache.to_owned(), Uuid::new_v4());
+        Data { cache, version, manifest: builder.finish().unwrap(), files }
     }
 
     fn bytes_of(&self, place: u32) -> Vec<u8> {
@@ -94,7 +94,7 @@ impl Data {
     }
 
     pub async fn hold(&self, conn: &mut Conn, committed: bool) {
-        conn.say(self.generation, &self.hold_message(committed)).await;
+        conn.say(self.version, &self.hold_message(committed)).await;
     }
 
     fn open_message(&self, size: usize) -> Open {
@@ -105,7 +105,7 @@ impl Data {
             flags: OpenFlags::KEEPS_SOURCE,
             chunk_bytes: CHUNK_BYTES_MAX,
             size: size as u64,
-            owner: self.generation,
+            owner: self.version,
             attempt: 0,
             name: String::new().try_into().unwrap(),
         }
@@ -117,7 +117,7 @@ impl Data {
     }
 
     pub async fn send_manifest_bytes(&self, conn: &mut Conn, bytes: &[u8]) -> Verdict {
-        let id = self.generation;
+        let id = self.version;
         conn.say(id, &self.open_message(bytes.len())).await;
         let answers = |kind| matches!(kind, Kind::Verdict | Kind::Grant);
         let got = conn.find("an answer to Open", |got| got.msg_id == id && answers(got.kind)).await;
@@ -135,7 +135,7 @@ impl Data {
     pub async fn open_pack(&self, conn: &mut Conn, pack: &PackBlob) -> Grant {
         let mut payload = Vec::new();
         Pack { pieces: PieceList::new(pack.pieces.clone()) }.encode(&mut payload);
-        conn.send_as(Kind::Pack, pack.id, self.generation, &payload).await;
+        conn.send_as(Kind::Pack, pack.id, self.version, &payload).await;
         conn.say(pack.id, &self.open_message(pack.bytes.len())).await;
         conn.about(pack.id).await
     }
@@ -162,7 +162,7 @@ impl Data {
     }
 
     pub async fn lack(&self, conn: &mut Conn) -> Lack {
-        conn.about(self.generation).await
+        conn.about(self.version).await
     }
 
     /// Sends packs until nothing lacks. Gives the bytes that lacked at first.
@@ -190,7 +190,7 @@ impl Data {
     }
 
     pub async fn acked(&self, conn: &mut Conn) -> CachePutResult {
-        let (result, subject) = acked(conn, self.generation).await;
+        let (result, subject) = acked(conn, self.version).await;
         assert_eq!(subject, format!("cache.ack.{}", self.cache), "T07");
         result
     }
@@ -215,12 +215,12 @@ pub async fn have(conn: &mut Conn) -> Have {
     Have::decode(&got.payload).unwrap()
 }
 
-/// The next entry of a Have about this set, in this state.
-pub async fn said(conn: &mut Conn, cache: &str, state: SetState) -> SetEntry {
+/// The next entry of a Have about this dataset, in this state.
+pub async fn said(conn: &mut Conn, cache: &str, state: DatasetState) -> DatasetEntry {
     loop {
         let found = have(conn).await;
         let entry =
-            found.sets.as_slice().iter().find(|set| set.cache_id.as_str() == cache && set.state == state);
+            found.datasets.as_slice().iter().find(|dataset| dataset.cache_id.as_str() == cache && dataset.state == state);
         if let Some(entry) = entry {
             return entry.clone();
         }

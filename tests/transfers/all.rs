@@ -11,12 +11,12 @@ use heft::model::{Deliver, JobRequest};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::procs::{Worker, heft, stock_client, stock_worker};
+use crate::procs::{Worker, heft, classic_client, classic_worker};
 use crate::world::{
     DIGESTS, MAKES, MIB, World, end_of, eventually, expect_digests, peak_memory, sha256_of, submit_files,
 };
 
-/// What the stock worker's `prints` does, as far as it matters here: lines on standard output, and a file.
+/// What the classic worker's `prints` does, as far as it matters here: lines on standard output, and a file.
 const PRINTS: &str = r#"head -c "$(($1 * 100))" /dev/zero | tr '\0' 'p'
 head -c "$3" /dev/urandom > made.bin"#;
 
@@ -102,11 +102,11 @@ fn results_of_all_workers_that_exceed_a_frame_together_come_whole_and_can_be_fet
 }
 
 #[test]
-fn one_result_beyond_a_frame_one_of_a_stock_worker_and_one_that_failed_are_all_delivered() {
+fn one_result_beyond_a_frame_one_of_a_classic_worker_and_one_that_failed_are_all_delivered() {
     let world = World::start(&[]);
     let _large = Worker::start(world.leader.port, &[("prints", PRINTS)], &[]);
     let _fails = Worker::start(world.leader.port, &[("prints", "echo before; echo why >&2; exit 3")], &[]);
-    let _stock = stock_worker(world.leader.port, &["job.assign.*", "--platform", "windows"]);
+    let _classic = classic_worker(world.leader.port, &["job.assign.*", "--platform", "windows"]);
     all_there(&world, 3);
     let (lines, archive, out) = (60_000_usize, 9_000_000, world.dir.join("out"));
     let given = [lines.to_string(), "0".to_owned(), archive.to_string()];
@@ -198,13 +198,13 @@ fn a_job_to_all_that_has_not_ended_everywhere_says_so_and_those_that_have_are_th
 }
 
 #[test]
-fn a_stock_client_gets_the_list_of_all_workers_and_hears_how_to_fetch_the_rest() {
+fn a_classic_client_gets_the_list_of_all_workers_and_hears_how_to_fetch_the_rest() {
     let world = World::start(&[]);
     let _workers = workers(&world, 3, &[("makes", MAKES)]);
     let request = json!({"ExecName": "makes", "Args": ["3000000", "700000"], "Files": [], "Deliver": "all"});
     let raw = base64::engine::general_purpose::STANDARD.encode(request.to_string());
     let job = json!({"raw_b64": raw, "subject": "job.submit.makes"});
-    let mut client = stock_client(world.leader.port, "stock", &[], &[job]);
+    let mut client = classic_client(world.leader.port, "stock", &[], &[job]);
     let result = client.event("result");
     assert_eq!(result["status"], "OK", "{result}");
     assert_eq!(result["stdout"].as_str().unwrap().lines().count(), 3, "{result}");

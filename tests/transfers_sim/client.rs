@@ -16,7 +16,7 @@ use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
 use super::ends::{Out, Receiving, Sending, chunk_frame, frame, json_frame, say};
-use super::{CHUNK, Ctx, Heard, Random, SECOND, Wake};
+use super::{CHUNK, Ctx, Inbound, Random, SECOND, Wake};
 
 /// How a job ended for its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl SimClient {
         }
     }
 
-    pub(crate) fn on_frame(&mut self, frame: &Heard, ctx: &mut Ctx<'_>) {
+    pub(crate) fn on_frame(&mut self, frame: &Inbound, ctx: &mut Ctx<'_>) {
         let id = frame.msg_id;
         match frame.kind {
             Kind::Welcome => {

@@ -6,7 +6,7 @@ use heft::core::ids::ConnId;
 use heft::leader::{Arrival, ChunkPlace, Memory, Passed};
 use heft::wire::{Inlet, Step};
 
-use super::{Dir, Heard, Who, World};
+use super::{Dir, Inbound, Who, World};
 
 impl World {
     /// Lets one end read up to so many bytes.
@@ -109,7 +109,7 @@ impl World {
                         return true;
                     }
                 }
-                Ok(other) => panic!("no stock peer is here: {other:?}"),
+                Ok(other) => panic!("no classic peer is here: {other:?}"),
                 Err(_) => return false,
             }
             self.work_off();
@@ -129,7 +129,7 @@ impl World {
         if let Some(to) = self.conns.get_mut(&to) {
             to.lanes[1].fill_place(bytes);
         }
-        self.leader.chunk_passed(self.micros(), id, &start, how);
+        self.leader.chunk_spliced(self.micros(), id, &start, how);
         self.leader_flows(to);
         true
     }
@@ -140,7 +140,7 @@ impl World {
             match inlet.poll() {
                 Ok(Step::Frame(_, frame)) => {
                     let (kind, msg_id) = (frame.head.kind().unwrap(), frame.head.msg_id);
-                    let heard = Heard { kind, msg_id, payload: Bytes::copy_from_slice(frame.payload) };
+                    let heard = Inbound { kind, msg_id, payload: Bytes::copy_from_slice(frame.payload) };
                     self.with_peer(id, |peers, ctx| match who {
                         Who::Client(number) => peers.clients[number].on_frame(&heard, ctx),
                         Who::Worker(number) => peers.workers[number].on_frame(&heard, ctx),

@@ -15,7 +15,7 @@ use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
 use super::ends::{Out, Receiving, Sending, json_frame, say};
-use super::{CHUNK, Ctx, Heard, Wake};
+use super::{CHUNK, Ctx, Inbound, Wake};
 
 /// A job that was assigned and does not run yet.
 struct Held {
@@ -171,7 +171,7 @@ impl SimWorker {
         self.held.iter().find(|(_, held)| held.inputs.contains_key(&blob)).map(|(job, _)| *job)
     }
 
-    pub(crate) fn on_frame(&mut self, frame: &Heard, ctx: &mut Ctx<'_>) {
+    pub(crate) fn on_frame(&mut self, frame: &Inbound, ctx: &mut Ctx<'_>) {
         let id = frame.msg_id;
         match frame.kind {
             Kind::Welcome => {

@@ -56,7 +56,7 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
     let names_it = Submission { datasets: vec![data.dataset(70, Vec::new()).cache], ..submission(7) };
     data.push(Record::Enqueue { at: data.now(), job: names_it, children: Vec::new(), kept: true });
     let cache = data.dataset(70, Vec::new()).cache;
-    data.push(Record::DatasetGone { cache, generation: id(70) });
+    data.push(Record::DatasetGone { cache, version: id(70) });
 
     let ran = tool(&["log", "dump", data.text()]);
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));

@@ -14,7 +14,7 @@ const PUT_MAX: Duration = Duration::from_secs(3600);
 /// How long the first connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How a set is put.
+/// How a dataset is put.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     /// How many workers must have it; `None` for all.
@@ -40,7 +40,7 @@ pub(super) fn client(port: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts a set, on a connection of its own.
+/// Puts a dataset, on a connection of its own.
 pub(crate) fn put(port: u16, cache_id: &str, path: &Path, how: How) -> anyhow::Result<PutReport> {
     let spec = DatasetSpec::new(cache_id, [path])?
         .wait(how.wait.map_or(Wait::All, Wait::Count))

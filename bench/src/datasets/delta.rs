@@ -1,4 +1,4 @@
-//! How much of a set moves when it is put again, and when parts of it have changed.
+//! How much of a dataset moves when it is put again, and when parts of it have changed.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -27,7 +27,7 @@ const INSERTS: u64 = 3;
 /// Bytes that are inserted at a place.
 const INSERT_BYTES: u64 = 100;
 
-/// Seeds of the set and of what changes in it.
+/// Seeds of the dataset and of what changes in it.
 const SET_SEED: u64 = 1;
 const CHANGE_SEED: u64 = 2;
 
@@ -37,7 +37,7 @@ const FILE: &str = "data.bin";
 /// What is to be measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeltaArgs {
-    /// Bytes of the set, which is one file.
+    /// Bytes of the dataset, which is one file.
     #[arg(long, default_value_t = ByteSize(SIZE), value_name = "SIZE")]
     size: ByteSize,
 
@@ -104,7 +104,7 @@ impl Bench<'_> {
         let report = put(self.gate.port(), CACHE_ID, self.path, how).with_context(|| name.to_owned())?;
         let took = began.elapsed();
         if !report.enough {
-            bail!("{name}: not all workers have the set: {:?}", report.acks);
+            bail!("{name}: not all workers have the dataset: {:?}", report.acks);
         }
         self.pool.check_alive()?;
         let wanted = hash(self.path)?;

@@ -1,4 +1,4 @@
-//! One file to several workers: heft's put of a set, and in turns with it a relay that writes the same bytes to as many sockets.
+//! One file to several workers: heft's put of a dataset, and in turns with it a relay that writes the same bytes to as many sockets.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// What is to be measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FanoutArgs {
-    /// Bytes of the set, which is one file.
+    /// Bytes of the dataset, which is one file.
     #[arg(long, default_value_t = ByteSize(SIZE), value_name = "SIZE")]
     size: ByteSize,
 
@@ -48,7 +48,7 @@ pub(crate) struct FanoutArgs {
     rounds: u32,
 
     /// Also put one more worker behind a gate that lets so many bytes through in a second, 1MiB unless said otherwise, and compare how quickly the
-    /// others have the set with it and without it.
+    /// others have the dataset with it and without it.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1MiB")]
     throttle: Option<ByteSize>,
 
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
 struct Bench<'a> {
     args: &'a FanoutArgs,
     scratch: &'a Path,
-    /// Files that were made: each is a set of its own.
+    /// Files that were made: each is a dataset of its own.
     made: u64,
 }
 
@@ -184,7 +184,7 @@ impl Bench<'_> {
         })
     }
 
-    /// How quickly workers have a set while one more, that is slow, is to have it too.
+    /// How quickly workers have a dataset while one more, that is slow, is to have it too.
     fn throttled(&mut self, workers: u32, rate: u64) -> anyhow::Result<Throttled> {
         let (variant, limit) = (self.args.common.variant(), self.args.limit(workers + 1));
         eprintln!("starting heft with {workers} workers, and with a slow one beside them");

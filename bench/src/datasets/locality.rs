@@ -1,4 +1,4 @@
-//! How many bytes jobs have moved to workers that share sets, by where the leader sends the jobs.
+//! How many bytes jobs have moved to workers that share datasets, by where the leader sends the jobs.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -41,15 +41,15 @@ const JOBS_MAX: Duration = Duration::from_secs(600);
 /// What is to be measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LocalityArgs {
-    /// Jobs, each of which needs one set.
+    /// Jobs, each of which needs one dataset.
     #[arg(long, default_value_t = JOBS, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     jobs: u64,
 
-    /// Sets, which the leader alone has at first. Each is needed equally often, in an order that is mixed.
+    /// Datasets, which the leader alone has at first. Each is needed equally often, in an order that is mixed.
     #[arg(long, default_value_t = SETS, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     sets: u64,
 
-    /// Bytes of a set.
+    /// Bytes of a dataset.
     #[arg(long, default_value_t = ByteSize(SET_BYTES), value_name = "SIZE")]
     size: ByteSize,
 
@@ -57,7 +57,7 @@ pub(crate) struct LocalityArgs {
     #[arg(long, default_value_t = WORKERS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
     workers: u32,
 
-    /// Sets that a worker has room for.
+    /// Datasets that a worker has room for.
     #[arg(long, default_value_t = ROOM, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     room: u64,
 
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &LocalityArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs all jobs on a new pool whose leader has this policy.
 fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<Placed> {
-    // Room for so many sets and not for one more, whatever little there is beside their bytes.
+    // Room for so many datasets and not for one more, whatever little there is beside their bytes.
     let budget = args.size.0.saturating_mul(args.room).saturating_add(args.size.0 / 2);
     let plan = PoolPlan {
         policy: Some(policy.to_owned()),
@@ -147,7 +147,7 @@ fn cache_id(set: u64) -> String {
     format!("bench-set-{set}")
 }
 
-/// Which set each job needs: all of them equally often, mixed, and the same in every run.
+/// Which dataset each job needs: all of them equally often, mixed, and the same in every run.
 fn order(jobs: u64, sets: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..jobs).map(|job| job % sets.max(1)).collect();
     let mut noise = Noise::new(ORDER_SEED);

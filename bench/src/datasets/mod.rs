@@ -1,5 +1,5 @@
-//! What is measured of datasets: how quickly a set gets to many workers, how much of it moves when it changes, and how much jobs
-//! have moved that share sets.
+//! What is measured of datasets: how quickly a dataset gets to many workers, how much of it moves when it changes, and how much jobs
+//! have moved that share datasets.
 
 mod content;
 pub(crate) mod delta;

@@ -1,4 +1,4 @@
-//! A leader and its workers, as `heft` runs them, for sets that are put.
+//! A leader and its workers, as `heft` runs them, for datasets that are put.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ impl Pool {
             .with_context(|| format!("asking the leader for {}", Q::VERB))
     }
 
-    /// Has the leader and the workers forget a set.
+    /// Has the leader and the workers forget a dataset.
     pub(super) fn remove(&self, cache_id: &str) -> anyhow::Result<()> {
         self.ask(&ask::DatasetRm { cache_id: cache_id.to_owned() }).map(drop)
     }
@@ -134,7 +134,7 @@ impl Pool {
         self.dir.join(format!("w-{number}"))
     }
 
-    /// Where each worker has a file of a set.
+    /// Where each worker has a file of a dataset.
     pub(super) fn cached(&self, cache_id: &str, name: &str) -> Vec<PathBuf> {
         let of = |number| self.worker_dir(number).join(CACHE).join(cache_id).join(name);
         (0..).map(of).take(self.workers.len()).collect()

@@ -1,4 +1,4 @@
-//! What was found of sets that get to many workers.
+//! What was found of datasets that get to many workers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const TIME_MAX: f64 = 1.3;
 /// The leader's memory.
 const RSS_MAX: u64 = 96 << 20;
 
-/// Bytes from the client to those of the set: each comes once, in chunks that have heads.
+/// Bytes from the client to those of the dataset: each comes once, in chunks that have heads.
 const FROM_CLIENT_MAX: f64 = 1.01;
 
 /// The rate of workers beside a slow one to their rate without it.
@@ -201,7 +201,7 @@ pub(crate) struct Throttled {
     pub(crate) rate: u64,
     /// The others.
     pub(crate) workers: u32,
-    /// How long it took until the others had the set: without the slow one, and with it.
+    /// How long it took until the others had the dataset: without the slow one, and with it.
     pub(crate) rounds: Vec<(Duration, Duration)>,
 }
 
@@ -235,7 +235,7 @@ impl Throttled {
 
 /// All that was found.
 pub(crate) struct FanReport {
-    /// Bytes of a set.
+    /// Bytes of a dataset.
     pub(crate) size: u64,
     pub(crate) variant: Variant,
     pub(crate) series: Vec<FanSeries>,
@@ -288,7 +288,7 @@ impl FanReport {
                 Goal { show: mib, ..Goal::at_most("leader_rss_bytes", words, RSS_MAX as f64, found) }
             }),
             most(from_client).map(|found| {
-                let words = "bytes from the client to those of the set, at most";
+                let words = "bytes from the client to those of the dataset, at most";
                 Goal::at_most("from_client", words, FROM_CLIENT_MAX, found)
             }),
             beside.map(|found| {
@@ -343,7 +343,7 @@ impl FanReport {
     pub(crate) fn table(&self) -> String {
         let variant = self.variant;
         let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or_default();
-        let mut text = format!("\nfanout: a set of {}", ByteSize(self.size));
+        let mut text = format!("\nfanout: a dataset of {}", ByteSize(self.size));
         text += &format!(", driver {}, durability {}\n", variant.driver.name(), variant.durability.name());
         text += &format!("medians of {rounds} rounds; {}\n\n", self.machine.line());
         text += &row([
@@ -391,7 +391,7 @@ impl FanReport {
                 let shares = |bytes: u64| per(bytes as f64, self.size as f64).unwrap_or_default();
                 let most = wire.to_workers.iter().max().copied().unwrap_or_default();
                 text += &format!(
-                    "{workers}: {:.4} of the set's bytes came from the client, {:.4} went to each worker at most\n",
+                    "{workers}: {:.4} of the dataset's bytes came from the client, {:.4} went to each worker at most\n",
                     shares(wire.from_client),
                     shares(most)
                 );

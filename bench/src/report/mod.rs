@@ -9,7 +9,7 @@ mod figures;
 mod hgrm;
 mod machine;
 mod recovery;
-mod sets;
+mod datasets;
 mod svg;
 mod table;
 
@@ -31,7 +31,7 @@ pub(crate) use fanout::{FanReport, FanRound, FanSeries, FanTurn, FanWire, Thrott
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
 pub(crate) use recovery::{Ran, RecoveryReport, Start, Started};
-pub(crate) use sets::{DeltaReport, DeltaStep, LocalityReport, Placed};
+pub(crate) use datasets::{DeltaReport, DeltaStep, LocalityReport, Placed};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;

@@ -55,7 +55,7 @@ pub enum ManifestError {
     #[error("these bytes are no manifest")]
     Marker,
     /// It is one of another version.
-    #[error("the manifest has version {found}; this heft knows {VERSION}: put the set again with it")]
+    #[error("the manifest has version {found}; this heft knows {VERSION}: put the dataset again with it")]
     Version {
         /// Its version.
         found: u8,
@@ -319,7 +319,7 @@ mod tests {
         bytes[4] = 1;
         assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version { found: 1 }));
         let text = ManifestError::Version { found: 1 }.to_string();
-        assert_eq!(text, "the manifest has version 1; this heft knows 2: put the set again with it");
+        assert_eq!(text, "the manifest has version 1; this heft knows 2: put the dataset again with it");
     }
 
     #[test]

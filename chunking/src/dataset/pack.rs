@@ -27,7 +27,7 @@ pub enum PackError {
     #[error("the blob does not end as a pack does")]
     Footer,
     /// It is one of another version.
-    #[error("the pack has version {found}; this heft knows {VERSION}: put its sets again")]
+    #[error("the pack has version {found}; this heft knows {VERSION}: put its datasets again")]
     Version {
         /// Its version.
         found: u8,

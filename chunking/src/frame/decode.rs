@@ -23,7 +23,7 @@ pub struct InboundLimits {
 }
 
 impl InboundLimits {
-    /// For a peer that may be a stock one: its bulk frames may be large, they are streamed.
+    /// For a peer that may be a classic one: its bulk frames may be large, they are streamed.
     pub const CLASSIC: InboundLimits = InboundLimits {
         body_bytes_max: limits::FRAME_BODY_BYTES_MAX,
         classic_bulk_bytes_max: limits::CLASSIC_INBOUND_BODY_BYTES_MAX,
@@ -34,7 +34,7 @@ impl InboundLimits {
     pub const ANNOUNCED: InboundLimits =
         InboundLimits { classic_bulk_bytes_max: limits::FRAME_BODY_BYTES_MAX, ..InboundLimits::CLASSIC };
 
-    /// For a connection that we dialled: a stock leader passes on what a stock peer sent it, up to 4 MiB, under a subject
+    /// For a connection that we dialled: a classic leader passes on what a classic peer sent it, up to 4 MiB, under a subject
     /// that may be longer.
     pub const DIALLED: InboundLimits =
         InboundLimits { body_bytes_max: limits::DIALLED_BODY_BYTES_MAX, ..InboundLimits::ANNOUNCED };

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why a head could not be written. Each is a mistake on our side, found before a byte leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
-    /// The frame would be one that no stock reader takes (W05).
+    /// The frame would be one that no classic reader takes (W05).
     #[error("frame body would have {len} bytes; at most {limit} may be sent: send the payload as a transfer")]
     BodyOver {
         /// What the body would have.

@@ -76,7 +76,7 @@ pub enum FrameError {
     /// The payload would end behind the body.
     #[error("payload of {len} bytes is longer than the {room} bytes that the frame body has for it")]
     PayloadOverrun {
-        /// The payload's length field, unsigned; stock writers see values over 2,147,483,647 as negative.
+        /// The payload's length field, unsigned; classic writers see values over 2,147,483,647 as negative.
         len: u32,
         /// What the body has room for.
         room: u32,

@@ -1,15 +1,15 @@
-//! Datasets: files that many jobs share, pushed to workers ahead of them. What a set is made of stands in its
+//! Datasets: files that many jobs share, pushed to workers ahead of them. What a dataset is made of stands in its
 //! [manifest](crate::dataset::Manifest), its bytes come in [packs](crate::dataset::pack); both are blobs of purpose
 //! `Dataset` and come by transfer.
 //!
-//! A **generation** is one content under a CacheId. Its id is that of the manifest's blob.
+//! A **version** is one content under a CacheId. Its id is that of the manifest's blob.
 
 use super::layout::{byte_enum, flags, message, put_count};
 use super::{Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::dataset::Piece;
 use crate::digest::Digest;
-use crate::limits::{PACK_PIECES_MAX, SETS_LISTED_MAX};
+use crate::limits::{PACK_PIECES_MAX, DATASETS_LISTED_MAX};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ message! {
     Put {
         /// What identifies the content: [`Manifest::digest`](crate::dataset::Manifest::digest).
         digest: Digest,
-        /// The blob that brings the manifest, if it is lacking; the generation's id, if this becomes one.
+        /// The blob that brings the manifest, if it is lacking; the version's id, if this becomes one.
         manifest: Uuid,
         /// Bytes of all files.
         bytes: u64,
@@ -37,7 +37,7 @@ message! {
         flags: PutFlags,
         /// How long the leader goes on with workers that have not answered before it says Spread; 0 for as long as it takes.
         deadline_ms: u64,
-        /// The set.
+        /// The dataset.
         cache_id: Name,
         /// The workers that are to have it: a pattern, or `none`.
         target: Name,
@@ -57,8 +57,8 @@ byte_enum! {
 }
 
 message! {
-    /// What the receiver of a set lacks. From the leader to a client CorrId is the request's id, from a worker to the leader MsgId is
-    /// the generation's.
+    /// What the receiver of a dataset lacks. From the leader to a client CorrId is the request's id, from a worker to the leader MsgId is
+    /// the version's.
     Lack {
         /// What.
         what: Lacking,
@@ -72,7 +72,7 @@ message! {
 byte_enum! {
     /// How far a put is.
     SpreadStage, "stages are 1 stored, 2 over", {
-        /// The leader has the set, and it is certain.
+        /// The leader has the dataset, and it is certain.
         Stored = 1,
         /// Every worker that is to have it has answered, or the deadline is over.
         Over = 2,
@@ -104,16 +104,16 @@ message! {
 }
 
 flags! {
-    /// How a worker is to hold a set.
+    /// How a worker is to hold a dataset.
     HoldFlags {
-        /// The generation counts: it may be shown once it is whole. Without it the set is on its way to the leader too.
+        /// The version counts: it may be shown once it is whole. Without it the dataset is on its way to the leader too.
         COMMITTED = 1,
     }
 }
 
 message! {
-    /// A worker is to hold a generation of a set. MsgId is the generation's id. It answers with Lack until it lacks nothing, and
-    /// with CacheAck (CorrId: the generation) when the set is there for jobs, or cannot be.
+    /// A worker is to hold a version of a dataset. MsgId is the version's id. It answers with Lack until it lacks nothing, and
+    /// with CacheAck (CorrId: the version) when the dataset is there for jobs, or cannot be.
     Hold {
         /// How.
         flags: HoldFlags,
@@ -123,7 +123,7 @@ message! {
         bytes: u64,
         /// How many files.
         files: u32,
-        /// The set.
+        /// The dataset.
         cache_id: Name,
     }
 }
@@ -168,7 +168,7 @@ impl Field for PieceList {
 
 message! {
     /// What a pack holds that is about to be opened. MsgId is the pack's id, CorrId the request's (to the leader) or the
-    /// generation's (to a worker).
+    /// version's (to a worker).
     Pack {
         /// Its pieces.
         pieces: PieceList,
@@ -176,21 +176,21 @@ message! {
 }
 
 message! {
-    /// A worker need not hold a set any more, or the leader does not know one that the worker wants. MsgId is the generation's id, nil
+    /// A worker need not hold a dataset any more, or the leader does not know one that the worker wants. MsgId is the version's id, nil
     /// where there is none.
     Release {
         /// Why.
         reason: Reason,
         /// The same for people.
         text: Text,
-        /// The set.
+        /// The dataset.
         cache_id: Name,
     }
 }
 
 byte_enum! {
-    /// How a worker has a set.
-    SetState, "states are 0 held, 1 gone, 2 wanted, 3 lost", {
+    /// How a worker has a dataset.
+    DatasetState, "states are 0 held, 1 gone, 2 wanted, 3 lost", {
         /// It is there for jobs.
         Held = 0,
         /// It was given up, to make room or because it was released; the text says why. It is not wanted back unasked.
@@ -202,58 +202,58 @@ byte_enum! {
     }
 }
 
-/// A set at a worker.
+/// A dataset at a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SetEntry {
+pub struct DatasetEntry {
     /// How it has it.
-    pub state: SetState,
+    pub state: DatasetState,
     /// Its content; zeros if it is wanted, or gone because it was released.
     pub digest: Digest,
-    /// The set.
+    /// The dataset.
     pub cache_id: Name,
     /// For people.
     pub text: Text,
 }
 
-/// Sets at a worker, at most [`SETS_LISTED_MAX`] in one message.
+/// Datasets at a worker, at most [`DATASETS_LISTED_MAX`] in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SetList(Vec<SetEntry>);
+pub struct DatasetList(Vec<DatasetEntry>);
 
-impl SetList {
-    /// The first [`SETS_LISTED_MAX`] of these.
-    pub fn new(mut sets: Vec<SetEntry>) -> Self {
-        sets.truncate(SETS_LISTED_MAX);
-        SetList(sets)
+impl DatasetList {
+    /// The first [`DATASETS_LISTED_MAX`] of these.
+    pub fn new(mut datasets: Vec<DatasetEntry>) -> Self {
+        datasets.truncate(DATASETS_LISTED_MAX);
+        DatasetList(datasets)
     }
 
-    /// The sets.
-    pub fn as_slice(&self) -> &[SetEntry] {
+    /// The datasets.
+    pub fn as_slice(&self) -> &[DatasetEntry] {
         &self.0
     }
 }
 
-impl Field for SetList {
+impl Field for DatasetList {
     fn put(&self, out: &mut Vec<u8>) {
         put_count(self.0.len(), out);
-        for set in &self.0 {
-            set.state.put(out);
-            set.digest.put(out);
-            set.cache_id.put(out);
-            set.text.put(out);
+        for dataset in &self.0 {
+            dataset.state.put(out);
+            dataset.digest.put(out);
+            dataset.cache_id.put(out);
+            dataset.text.put(out);
         }
     }
     fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
         // One byte, a digest and two lengths.
         const ENTRY_BYTES_MIN: usize = 1 + 33 + 2 + 2;
-        let set = |reader: &mut Reader<'_>| {
-            Ok(SetEntry {
+        let dataset = |reader: &mut Reader<'_>| {
+            Ok(DatasetEntry {
                 state: reader.field(field)?,
                 digest: reader.field(field)?,
                 cache_id: reader.field(field)?,
                 text: reader.field(field)?,
             })
         };
-        reader.list(field, SETS_LISTED_MAX, ENTRY_BYTES_MIN, set).map(SetList)
+        reader.list(field, DATASETS_LISTED_MAX, ENTRY_BYTES_MIN, dataset).map(DatasetList)
     }
 }
 
@@ -266,16 +266,16 @@ message! {
         budget: u64,
         /// Bytes that it holds.
         used: u64,
-        /// The sets.
-        sets: SetList,
+        /// The datasets.
+        datasets: DatasetList,
     }
 }
 
 message! {
-    /// A worker is to check the files of a set against their digests. MsgId is the question's id, which its CacheAck has in CorrId. What is
+    /// A worker is to check the files of a dataset against their digests. MsgId is the question's id, which its CacheAck has in CorrId. What is
     /// damaged is dropped, and Have says so.
     Inspect {
-        /// The set.
+        /// The dataset.
         cache_id: Name,
     }
 }

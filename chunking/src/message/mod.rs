@@ -13,8 +13,8 @@ mod welcome;
 
 pub use ask::{Answer, AnswerStatus, Ask};
 pub use dataset::{
-    Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack, PieceList, Put, PutFlags, Release, SetEntry,
-    SetList, SetState, Spread, SpreadStage,
+    Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack, PieceList, Put, PutFlags, Release, DatasetEntry,
+    DatasetList, DatasetState, Spread, SpreadStage,
 };
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage, Standing,

@@ -6,7 +6,7 @@ use crate::limits::LIMITS_LISTED_MAX;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// A set of features. In the announcing JSON they travel by name, in a Welcome as bits.
+/// A dataset of features. In the announcing JSON they travel by name, in a Welcome as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Features(pub u64);
 
@@ -55,30 +55,30 @@ features! {
 }
 
 impl Features {
-    /// Whether all of `features` are in the set.
+    /// Whether all of `features` are in the dataset.
     pub const fn has(self, features: Features) -> bool {
         self.0 & features.0 == features.0
     }
 
-    /// What both sets have.
+    /// What both datasets have.
     pub const fn common(self, other: Features) -> Features {
         Features(self.0 & other.0)
     }
 
-    /// The set with `features` added.
+    /// The dataset with `features` added.
     pub const fn with(self, features: Features) -> Features {
         Features(self.0 | features.0)
     }
 
-    /// The set of the names that are known; others are skipped.
+    /// The dataset of the names that are known; others are skipped.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Features {
-        names.into_iter().fold(Features::default(), |set, name| {
+        names.into_iter().fold(Features::default(), |dataset, name| {
             let known = Self::KNOWN.iter().find(|(_, known)| *known == name);
-            known.map_or(set, |(feature, _)| set.with(*feature))
+            known.map_or(dataset, |(feature, _)| dataset.with(*feature))
         })
     }
 
-    /// The names of the features in the set.
+    /// The names of the features in the dataset.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::KNOWN.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
     }
@@ -119,7 +119,7 @@ limit_ids! {
     BLOB_BYTES = 4, "blob-bytes";
     /// Content that may stand inside a JobRequest or JobResult; more goes as a transfer.
     INLINE_BYTES = 5, "inline-bytes";
-    /// Body of a frame to or from a stock peer.
+    /// Body of a frame to or from a classic peer.
     CLASSIC_BODY_BYTES = 6, "classic-body-bytes";
     /// Bytes of all blobs the leader's spool holds.
     SPOOL_BYTES = 7, "spool-bytes";

@@ -1,4 +1,4 @@
-//! How a put stands, while it runs: on a terminal a line for the set and one for each worker, written over and over; elsewhere a
+//! How a put stands, while it runs: on a terminal a line for the dataset and one for each worker, written over and over; elsewhere a
 //! line for what happens, or a JSON object. It is told and asks nobody.
 
 use std::collections::{BTreeMap, HashMap};

@@ -26,8 +26,8 @@ const EXAMPLES: &str = "Examples:
   heft dataset 127.0.0.1:5000 status models-v2
   heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin
 
-A set is sent to the leader once, which passes it on to the workers, keeps it, and gives it to those that join later. Of a new
-version of a set only what changed is sent.";
+A dataset is sent to the leader once, which passes it on to the workers, keeps it, and gives it to those that join later. Of a new
+version of a dataset only what changed is sent.";
 
 const PUT_HELP: &str = "Names: a file is known by its own name. One directory alone stands for its content, with names relative to it; \
 of several PATHs the last part of each stays in front, so that `put ID ./data ./model.bin` makes data/... and model.bin.
@@ -38,9 +38,9 @@ any other link is refused, as are pipes, sockets and devices, names that are non
 only in case. Files must not change until they are sent.
 
 The same content under the same CACHE_ID is sent only as far as it lacks; other content is refused, unless --replace is given: then
-jobs see the old set or the new one, whole. A put that was cut off goes on where it was when it is given again.
+jobs see the old dataset or the new one, whole. A put that was cut off goes on where it was when it is given again.
 
-If no worker matches --target, that is said at once, and the leader keeps the set for those that join: with --wait all, 0 or a
+If no worker matches --target, that is said at once, and the leader keeps the dataset for those that join: with --wait all, 0 or a
 share that ends with 0, and with --wait 1 or more with 1.
 
 Exit codes: 0 enough workers have it, 1 a worker FAILED or --wait was not reached, 2 the command line or a file is not right, 3 the
@@ -67,29 +67,29 @@ enum What {
     /// Put files and directories under an id, at the leader and at workers.
     #[command(after_help = PUT_HELP)]
     Put(PutArgs),
-    /// List the sets that the leader keeps.
+    /// List the datasets that the leader keeps.
     Ls,
     /// Show one of them: its files, and how each worker has it.
     Status {
-        /// The set.
+        /// The dataset.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
-    /// Remove a set from the leader and from all workers.
+    /// Remove a dataset from the leader and from all workers.
     Rm {
-        /// The set.
+        /// The dataset.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
-    /// Have every byte of a set checked, at the leader and at the workers.
+    /// Have every byte of a dataset checked, at the leader and at the workers.
     Verify {
-        /// The set.
+        /// The dataset.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
-    /// Push a set to the workers that do not have it.
+    /// Push a dataset to the workers that do not have it.
     Push {
-        /// The set.
+        /// The dataset.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
         /// The workers that are to have it now (default: those of its own target).
@@ -101,7 +101,7 @@ enum What {
 /// What `put` takes.
 #[derive(Debug, Args)]
 pub(super) struct PutArgs {
-    /// What jobs call the set: one name without folders.
+    /// What jobs call the dataset: one name without folders.
     #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
     id: CacheId,
     /// Files, and directories with all that is in them.

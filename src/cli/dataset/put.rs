@@ -1,4 +1,4 @@
-//! `heft dataset put`: one set, waited for until enough workers have it.
+//! `heft dataset put`: one dataset, waited for until enough workers have it.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -63,7 +63,7 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
     }
 }
 
-/// Puts the set, and asks the leader beside it how workers fare, where somebody wants to see that.
+/// Puts the dataset, and asks the leader beside it how workers fare, where somebody wants to see that.
 async fn put_and_watch(args: &DatasetArgs, what: &PutArgs) -> Result<PutReport, PutError> {
     let options = args.reach.options("");
     let mut spec = DatasetSpec::of(what.id.clone(), what.paths.clone())
@@ -101,7 +101,7 @@ async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
         if shows_workers {
             loop {
                 tokio::time::sleep(ASK_EVERY).await;
-                // Before the leader has the manifest it may know nothing of the set.
+                // Before the leader has the manifest it may know nothing of the dataset.
                 let question = ask::DatasetStatus { cache_id: what.id.as_str().to_owned() };
                 if let Ok(status) = client.ask(&question).await {
                     board.borrow_mut().workers(&status.answer.workers);

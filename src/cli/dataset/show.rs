@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::answers::{Inspected, Pushed, Removed, SetPage, SetShown};
+use crate::answers::{Inspected, Pushed, Removed, DatasetPage, DatasetShown};
 use crate::cli::table::{Side, Table, said, text};
 use crate::cli::{about, printable};
 use crate::model::CacheStatus;
@@ -17,8 +17,8 @@ fn ago(millis: Option<u64>) -> String {
 }
 
 /// The answer to `dataset.ls`.
-pub(super) fn list(page: &SetPage) -> String {
-    let mut sets = Table::new(&[
+pub(super) fn list(page: &DatasetPage) -> String {
+    let mut datasets = Table::new(&[
         ("SET", Side::Left),
         ("FILES", Side::Right),
         ("BYTES", Side::Right),
@@ -30,18 +30,18 @@ pub(super) fn list(page: &SetPage) -> String {
         ("FAILED", Side::Right),
         ("AGE", Side::Right),
     ]);
-    for set in &page.sets {
-        sets.row([
-            text(&set.cache_id),
-            said(set.files),
-            said(set.bytes.map(ByteSize)),
-            said(set.stored_bytes.map(ByteSize)),
-            text(&set.target),
-            said(set.held),
-            said(set.coming),
-            said(set.missing),
-            said(set.failed),
-            ago(set.put_ms),
+    for dataset in &page.datasets {
+        datasets.row([
+            text(&dataset.cache_id),
+            said(dataset.files),
+            said(dataset.bytes.map(ByteSize)),
+            said(dataset.stored_bytes.map(ByteSize)),
+            text(&dataset.target),
+            said(dataset.held),
+            said(dataset.coming),
+            said(dataset.missing),
+            said(dataset.failed),
+            ago(dataset.put_ms),
         ]);
     }
     let mut puts = Table::new(&[
@@ -54,26 +54,26 @@ pub(super) fn list(page: &SetPage) -> String {
         let bytes = [put.received, put.bytes, put.lacking].map(|bytes| ByteSize(bytes).to_string());
         puts.row([text(&put.cache_id)].into_iter().chain(bytes));
     }
-    let tables = match (sets.render(), puts.render()) {
-        (sets, puts) if sets.is_empty() && puts.is_empty() => "the leader keeps no datasets\n".to_owned(),
-        (sets, puts) if puts.is_empty() => sets,
-        (sets, puts) if sets.is_empty() => puts,
-        (sets, puts) => format!("{sets}\n{puts}"),
+    let tables = match (datasets.render(), puts.render()) {
+        (datasets, puts) if datasets.is_empty() && puts.is_empty() => "the leader keeps no datasets\n".to_owned(),
+        (datasets, puts) if puts.is_empty() => datasets,
+        (datasets, puts) if datasets.is_empty() => puts,
+        (datasets, puts) => format!("{datasets}\n{puts}"),
     };
-    if page.more { format!("{tables}there are more sets than are listed\n") } else { tables }
+    if page.more { format!("{tables}there are more datasets than are listed\n") } else { tables }
 }
 
 /// The answer to `dataset.status`.
-pub(super) fn status(shown: &SetShown) -> String {
-    let SetShown { set, workers: at_workers, names, more } = shown;
+pub(super) fn status(shown: &DatasetShown) -> String {
+    let DatasetShown { dataset, workers: at_workers, names, more } = shown;
     let mut lines = format!(
         "set      {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
-        text(&set.cache_id),
-        Count(set.files.unwrap_or_default().into(), "file"),
-        said(set.bytes.map(ByteSize)),
-        ago(set.put_ms),
-        text(&set.digest),
-        text(&set.target),
+        text(&dataset.cache_id),
+        Count(dataset.files.unwrap_or_default().into(), "file"),
+        said(dataset.bytes.map(ByteSize)),
+        ago(dataset.put_ms),
+        text(&dataset.digest),
+        text(&dataset.target),
     );
     let mut workers = Table::new(&[
         ("WORKER", Side::Left),
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn sets_and_puts_under_way_are_shown_in_columns() {
+    fn datasets_and_puts_under_way_are_shown_in_columns() {
         let answer = json!({
             "sets": [{"cache_id": "models-v2", "digest": "sha256:00", "bytes": 64 << 20, "files": 12, "target": "job.assign.>",
                       "put_ms": 61_500, "stored_bytes": 40 << 20, "held": 3, "coming": 1, "missing": 0, "failed": 0}],
             "puts": [{"cache_id": "next", "received": 1 << 20, "bytes": 3 << 20, "lacking": 2 << 20}],
         });
         let expected = "\
-SET        FILES   BYTES  STORED  TARGET        HELD  COMING  MISSING  FAILED   AGE
+DATASET        FILES   BYTES  STORED  TARGET        HELD  COMING  MISSING  FAILED   AGE
 models-v2     12  64 MiB  40 MiB  job.assign.>     3       1        0       0  1m1s
 
 BEING PUT  RECEIVED  BYTES  LACKING
@@ -188,14 +188,14 @@ next          1 MiB  3 MiB    2 MiB
     }
 
     #[test]
-    fn a_set_is_shown_with_its_workers_and_files_also_if_little_is_said() {
+    fn a_dataset_is_shown_with_its_workers_and_files_also_if_little_is_said() {
         let answer = json!({
             "cache_id": "m", "bytes": 5, "files": 1, "digest": "sha256:00", "target": "none", "put_ms": 1000,
             "workers": [{"id": "w-1", "name": "host", "state": "coming", "done": 3, "total": 5, "text": ""}],
             "names": [{"name": "a/b.bin", "size": 5, "sha256": "00ff"}], "more": true,
         });
         let expected = "\
-set      m, 1 file, 5 B, put 1s ago
+dataset      m, 1 file, 5 B, put 1s ago
 content  sha256:00
 target   none
 

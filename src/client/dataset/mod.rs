@@ -31,7 +31,7 @@
 //! | `tree` | which files there are, and what they are called |
 //! | `scan` | reads, cuts and hashes them |
 //! | `packs` | which pieces travel together: pure |
-//! | `put` | the task that puts a set |
+//! | `put` | the task that puts a dataset |
 
 mod packs;
 mod put;
@@ -125,7 +125,7 @@ impl DatasetSpec {
         self
     }
 
-    /// Other content under the same CacheId is replaced; a job sees the old set or the new one whole.
+    /// Other content under the same CacheId is replaced; a job sees the old dataset or the new one whole.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -145,7 +145,7 @@ impl DatasetSpec {
     }
 }
 
-/// How many workers have to have a set before its put is over. That the leader has it is always waited for.
+/// How many workers have to have a dataset before its put is over. That the leader has it is always waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wait {
     /// All that it is for.
@@ -221,7 +221,7 @@ pub enum PutEvent {
         /// What identifies them.
         digest: Digest,
     },
-    /// The leader was asked to take the set.
+    /// The leader was asked to take the dataset.
     Asked {
         /// Its address.
         leader: String,
@@ -247,7 +247,7 @@ pub enum PutEvent {
         /// The same for people.
         text: String,
     },
-    /// The leader has the set, and it is certain.
+    /// The leader has the dataset, and it is certain.
     Stored(Spread),
     /// A worker has it, or cannot have it.
     Ack(WorkerAck),
@@ -262,7 +262,7 @@ pub enum PutEvent {
     },
 }
 
-/// How many workers have a set.
+/// How many workers have a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// Workers that are to have it.
@@ -284,13 +284,13 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// How many workers have the set.
+    /// How many workers have the dataset.
     pub fn have(&self) -> u32 {
         self.ok.saturating_add(self.skipped)
     }
 }
 
-/// What one worker did with a set.
+/// What one worker did with a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerAck {
     /// The worker: its id, and behind a space its name, if it has one.
@@ -325,7 +325,7 @@ pub struct PutReport {
 /// Why a put did not come to its end.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PutError {
-    /// The paths do not make a set.
+    /// The paths do not make a dataset.
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// A file changed between reading and sending.
@@ -334,18 +334,18 @@ pub enum PutError {
     /// The leader could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The leader does not take the set.
-    #[error("the leader refused the set {cache_id}: {refusal}")]
+    /// The leader does not take the dataset.
+    #[error("the leader refused the dataset {cache_id}: {refusal}")]
     Refused {
-        /// The set.
+        /// The dataset.
         cache_id: String,
         /// Why.
         refusal: Refusal,
     },
     /// The leader does not take a part of it.
-    #[error("the leader does not take {what} of the set {cache_id} ({reason}): {why}")]
+    #[error("the leader does not take {what} of the dataset {cache_id} ({reason}): {why}")]
     Part {
-        /// The set.
+        /// The dataset.
         cache_id: String,
         /// Which part.
         what: &'static str,
@@ -360,13 +360,13 @@ pub enum PutError {
         Span(*timeout)
     )]
     TimedOut {
-        /// The set.
+        /// The dataset.
         cache_id: String,
         /// The time that was given.
         timeout: Duration,
         /// How far it was.
         stage: String,
-        /// What is known, if the leader has the set.
+        /// What is known, if the leader has the dataset.
         report: Option<Box<PutReport>>,
     },
 }

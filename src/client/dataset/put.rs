@@ -1,4 +1,4 @@
-//! The task that puts a set: reads its files, asks the leader what it lacks, sends that as packs, and hears how workers fare.
+//! The task that puts a dataset: reads its files, asks the leader what it lacks, sends that as packs, and hears how workers fare.
 //!
 //! It keeps one connection of its own (CA07), and makes it again when it breaks: the same request under the same ids is idempotent,
 //! and the leader's answer to it is how it goes on. Bytes are read from the files when they are sent. Nothing is decided here
@@ -38,10 +38,10 @@ use crate::units::Span;
 pub const PACKS_UNDER_WAY_MAX: usize = 4;
 
 /// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
-/// said. A stock leader never answers, and takes no sets.
+/// said. A classic leader never answers, and takes no datasets.
 const WELCOME_WAIT_MORE: Duration = Duration::from_secs(1);
 
-/// How long behind the deadline the leader's word of who has the set is waited for: its deadline began later.
+/// How long behind the deadline the leader's word of who has the dataset is waited for: its deadline began later.
 const OVER_WAIT: Duration = Duration::from_secs(2);
 
 /// How long to wait before a leader is asked again that was too busy, or does not know what it was sent.
@@ -82,7 +82,7 @@ pub async fn put(
         times: Times { started, scan_took, deadline },
         leader: leader.to_owned(),
         request: Uuid::new_v4(),
-        generation: Uuid::new_v4(),
+        version: Uuid::new_v4(),
         link: Link::Unreached(unreached),
         phase: Phase::Asking,
         uploads: Uploads::new(news),
@@ -163,7 +163,7 @@ struct Up {
     ask_again: Option<Instant>,
 }
 
-/// How far the set is.
+/// How far the dataset is.
 enum Phase {
     /// The leader has not said what it lacks of it.
     Asking,
@@ -231,7 +231,7 @@ struct Putting<F> {
     times: Times,
     leader: String,
     request: Uuid,
-    generation: Uuid,
+    version: Uuid,
     link: Link,
     phase: Phase,
     uploads: Uploads<Part>,
@@ -343,7 +343,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             |left: Duration| u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
         let message = Put {
             digest: self.scanned.digest,
-            manifest: self.generation,
+            manifest: self.version,
             bytes: self.scanned.manifest.bytes(),
             files: u32::try_from(self.scanned.manifest.files().len()).unwrap_or(u32::MAX),
             flags: if self.spec.replace { PutFlags::REPLACE } else { PutFlags::default() },
@@ -432,7 +432,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     }
 
     fn on_lacking_pieces(&mut self, lack: &Lack) -> Result<(), PutError> {
-        self.uploads.remove(self.generation);
+        self.uploads.remove(self.version);
         let begun = self.begun(lack.bytes);
         let arrived = begun.arrived.saturating_add(self.take_arrived());
         let wanted: HashSet<u32> = lack.pieces.indices().collect();
@@ -451,7 +451,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         });
         let planned: VecDeque<_> = plan(lacking, lack.bytes).into();
         if planned.is_empty() && self.packs().next().is_none() {
-            let why = format!("it lacks {} pieces that the set does not have", lack.pieces.chunk_count());
+            let why = format!("it lacks {} pieces that the dataset does not have", lack.pieces.chunk_count());
             return Err(self.bad_answer(why));
         }
         let total = arrived.saturating_add(lack.bytes);
@@ -467,11 +467,11 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     fn send_manifest(&mut self) -> Result<(), PutError> {
         let Link::Up(up) = &self.link else { return Ok(()) };
         let (writer, wire) = (up.writer.clone(), up.wire);
-        if self.uploads.owner(self.generation).is_none() {
+        if self.uploads.owner(self.version).is_none() {
             let bytes = Bytes::from(self.scanned.manifest.encode());
-            self.start(self.generation, Part::Manifest, Source::Memory(bytes))?;
+            self.start(self.version, Part::Manifest, Source::Memory(bytes))?;
         }
-        self.out.extend(self.uploads.open(self.generation, ONLY, &writer, wire));
+        self.out.extend(self.uploads.open(self.version, ONLY, &writer, wire));
         Ok(())
     }
 
@@ -562,7 +562,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             }
             State::Refused(why) => {
                 let cache_id = self.spec.cache_id().to_owned();
-                let what = if blob == self.generation { "the manifest" } else { "a pack" };
+                let what = if blob == self.version { "the manifest" } else { "a pack" };
                 return Err(PutError::Part { cache_id, what, reason: why.reason, why: why.text });
             }
             State::SourceGone(error) => return Err(error.into()),
@@ -671,7 +671,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         Ok(Some(report))
     }
 
-    /// What is known of a set that the leader has.
+    /// What is known of a dataset that the leader has.
     fn report(&self, spread: &Spread, over: bool) -> PutReport {
         let mut spread = spread.clone();
         if !over {

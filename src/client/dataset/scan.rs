@@ -44,7 +44,7 @@ pub(super) struct Watch {
     pub(super) stop: AtomicBool,
 }
 
-/// What a set is made of, and where its pieces are.
+/// What a dataset is made of, and where its pieces are.
 #[derive(Debug)]
 pub(super) struct Scanned {
     pub(super) manifest: Manifest,
@@ -167,12 +167,12 @@ enum Task {
 
 /// What the threads share.
 #[derive(Default)]
-struct Desk {
+struct JobTable {
     tables: Mutex<Tables>,
     ready: Condvar,
 }
 
-impl Desk {
+impl JobTable {
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -285,7 +285,7 @@ fn hash_all(sources: &[Arc<FileSource>], watch: &Watch) -> Result<Vec<Hashed>, S
         // Memory is taken when it is used first.
         home.try_send(Vec::new()).ok();
     }
-    let desk = Desk::default();
+    let desk = JobTable::default();
     let read = thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| desk.work());
@@ -301,7 +301,7 @@ fn hash_all(sources: &[Arc<FileSource>], watch: &Watch) -> Result<Vec<Hashed>, S
 
 /// The thread that reads and cuts.
 struct Reader<'a> {
-    desk: &'a Desk,
+    desk: &'a JobTable,
     home: SyncSender<Vec<u8>>,
     free: Receiver<Vec<u8>>,
     watch: &'a Watch,

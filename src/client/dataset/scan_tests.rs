@@ -44,7 +44,7 @@ fn one_directory_stands_for_its_content_and_of_several_paths_the_last_part_stays
 }
 
 #[test]
-fn ca09_pieces_files_and_the_set_have_their_digests_and_the_pieces_are_where_they_were_found() {
+fn ca09_pieces_files_and_the_dataset_have_their_digests_and_the_pieces_are_where_they_were_found() {
     let large = noise(9 << 20, 1);
     let mut changed = large.clone();
     changed[5 << 20] ^= 1;
@@ -107,10 +107,10 @@ fn a_scan_stops_when_nobody_wants_it_any_more() {
 #[test]
 fn links_are_followed_to_regular_files_beneath_the_same_path_and_refused_otherwise() {
     let dir = tree(&[("set/lib.so.1", b"lib"), ("set/sub/x", b"x"), ("outside", b"secret")]);
-    let set = dir.path().join("set");
-    symlink("lib.so.1", set.join("lib.so")).unwrap();
-    symlink("../lib.so", set.join("sub/again")).unwrap();
-    let found = scanned(&[&set]).unwrap();
+    let dataset = dir.path().join("set");
+    symlink("lib.so.1", dataset.join("lib.so")).unwrap();
+    symlink("../lib.so", dataset.join("sub/again")).unwrap();
+    let found = scanned(&[&dataset]).unwrap();
     assert_eq!(names(&found), ["lib.so", "lib.so.1", "sub/again", "sub/x"]);
     assert_eq!(found.manifest.pieces().len(), 2, "one content");
     // The path itself may be a link.
@@ -123,9 +123,9 @@ fn links_are_followed_to_regular_files_beneath_the_same_path_and_refused_otherwi
         ("sub", "leads to sub, which is a directory"),
         ("bad", "cannot be read"),
     ] {
-        let link = set.join("bad");
+        let link = dataset.join("bad");
         symlink(target, &link).unwrap();
-        let text = refused(&[&set]);
+        let text = refused(&[&dataset]);
         assert!(text.contains(&link.display().to_string()) && text.contains(why), "{text}");
         fs::remove_file(link).unwrap();
     }
@@ -190,7 +190,7 @@ fn names_that_differ_only_in_case_or_are_folders_of_others_are_refused_with_both
     let dir = tree(&[("a/x", b"1"), ("b/x", b"2"), ("n", b"3"), ("c/N/y", b"4")]);
     let at = |name: &str| dir.path().join(name);
     let text = refused(&[&at("a/x"), &at("b/x")]);
-    assert!(text.contains("a/x and ") && text.contains("\"x\" and \"x\" in the set"), "{text}");
+    assert!(text.contains("a/x and ") && text.contains("\"x\" and \"x\" in the dataset"), "{text}");
     let text = refused(&[&at("n"), &at("c/N")]);
     assert!(text.contains("would be the file \"n\"") && text.contains("\"N/y\""), "{text}");
     // Folders that differ in case are one on such systems, and their files still apart.
@@ -199,7 +199,7 @@ fn names_that_differ_only_in_case_or_are_folders_of_others_are_refused_with_both
 }
 
 #[test]
-fn an_empty_set_is_refused_and_one_of_empty_files_is_not() {
+fn an_empty_dataset_is_refused_and_one_of_empty_files_is_not() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("only/folders")).unwrap();
     let text = refused(&[dir.path()]);
@@ -219,7 +219,7 @@ fn a_file_that_changes_while_it_is_read_is_refused_with_its_name() {
     let path = dir.path().join("a");
     let source = FileSource::open(&path).unwrap();
     let change = |how: &dyn Fn(&File)| {
-        let desk = Desk::default();
+        let desk = JobTable::default();
         let (home, free) = sync_channel(8);
         (0..8).for_each(|_| home.try_send(Vec::new()).unwrap());
         let watch = Watch::default();

@@ -3,8 +3,8 @@
 //! A file is known by its own name, what is in a directory by its path beneath it. One directory alone stands for its
 //! content; of several paths the last part of each stays in front of the names, so that they do not mix. Links on
 //! the command line are followed. A link in a directory is followed if it leads to a regular file beneath the same path, and
-//! refused otherwise: a set has the bytes of what was named, and not of what lies elsewhere. Directories without files are
-//! left out, since a set has files alone.
+//! refused otherwise: a dataset has the bytes of what was named, and not of what lies elsewhere. Directories without files are
+//! left out, since a dataset has files alone.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -17,7 +17,7 @@ use crate::core::names::{Case, Clash, NameError, SafeName, clash};
 use crate::transfer::SourceError;
 use chunking::dataset::ManifestError;
 
-/// The most files of a set; the list of more would not fit a manifest, even if all were empty.
+/// The most files of a dataset; the list of more would not fit a manifest, even if all were empty.
 pub const FILES_MAX: usize = 1_000_000;
 
 /// Why paths do not make a dataset.
@@ -34,7 +34,7 @@ pub enum ScanError {
         /// What the system says.
         why: String,
     },
-    /// A link leads where the set must not follow.
+    /// A link leads where the dataset must not follow.
     #[error(
         "{} is a link that {why}: only links to regular files beneath the same PATH are followed; remove it, or put a \
          copy in its place",
@@ -68,9 +68,9 @@ pub enum ScanError {
         /// The path.
         path: PathBuf,
     },
-    /// Two files have one name in the set, or names that are one on systems that do not tell case apart.
+    /// Two files have one name in the dataset, or names that are one on systems that do not tell case apart.
     #[error(
-        "{} and {} would be {first:?} and {second:?} in the set, which are one file{}: rename one, or put them under \
+        "{} and {} would be {first:?} and {second:?} in the dataset, which are one file{}: rename one, or put them under \
          different CacheIds",
         first_path.display(), second_path.display(),
         if first == second { "" } else { " on systems that do not tell upper from lower case" }
@@ -87,7 +87,7 @@ pub enum ScanError {
     },
     /// A name is also a folder of another.
     #[error(
-        "{} would be the file {name:?} in the set, and {inner:?} ({}) makes that a folder: rename one",
+        "{} would be the file {name:?} in the dataset, and {inner:?} ({}) makes that a folder: rename one",
         path.display(), inner_path.display()
     )]
     Folder {
@@ -106,7 +106,7 @@ pub enum ScanError {
         /// What was named.
         paths: String,
     },
-    /// There is more than a set may have.
+    /// There is more than a dataset may have.
     #[error("there are over {limit} files: put fewer under one CacheId, or pack them into archives")]
     Many {
         /// What is taken.
@@ -123,10 +123,10 @@ pub enum ScanError {
     Stopped,
 }
 
-/// A file of a set.
+/// A file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its name in the set.
+    /// Its name in the dataset.
     pub(super) name: SafeName,
     /// Where it is.
     pub(super) path: PathBuf,
@@ -263,7 +263,7 @@ fn push(found: &mut Vec<Found>, name: String, path: PathBuf) -> Result<(), ScanE
 }
 
 fn checked(name: &str, path: &Path) -> Result<SafeName, ScanError> {
-    SafeName::parse_in_set(name).map_err(|why| ScanError::Name { path: path.to_owned(), why })
+    SafeName::parse_in_dataset(name).map_err(|why| ScanError::Name { path: path.to_owned(), why })
 }
 
 fn refuse_clashes(found: &[Found]) -> Result<(), ScanError> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 use super::excerpt;
-use super::together::folded;
+use super::conflicts::folded;
 
 /// Whether a classic worker takes an input file of this name.
 pub fn is_flat(name: &str) -> bool {

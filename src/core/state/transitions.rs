@@ -62,7 +62,7 @@ fn dlq() -> Record {
 fn stage() -> Record {
     let dataset = Dataset {
         cache: CacheId::of_inputs(ID),
-        generation: Uuid::from_u128(3),
+        version: Uuid::from_u128(3),
         digest: [0; 32],
         bytes: 1,
         files: 1,
@@ -147,7 +147,7 @@ fn transition_table_of_jobs_by_records() {
         ("delivered", |state| apply(state, &Record::Delivered { job: ID, run: RUN })),
         ("stage", |state| apply(state, &stage())),
         ("dataset_gone", |state| {
-            let gone = Record::DatasetGone { cache: CacheId::of_inputs(ID), generation: Uuid::from_u128(3) };
+            let gone = Record::DatasetGone { cache: CacheId::of_inputs(ID), version: Uuid::from_u128(3) };
             apply(state, &gone);
         }),
         ("any of another run", |state| {

@@ -16,7 +16,7 @@ pub(super) struct Piece {
     pub(super) bytes: Bytes,
     pub(super) parked: Parked,
     pub(super) cargo: Cargo,
-    pub(super) then: Then,
+    pub(super) then: Continuation,
     /// Whether its bytes are not a buffer's of the pool any more.
     pub(super) is_copy: bool,
 }
@@ -63,7 +63,7 @@ pub(super) enum Parked {
 }
 
 impl Piece {
-    pub(super) fn new(bytes: Bytes, cargo: Cargo, then: Then) -> Self {
+    pub(super) fn new(bytes: Bytes, cargo: Cargo, then: Continuation) -> Self {
         Piece { bytes, parked: Parked::No, cargo, then, is_copy: false }
     }
 
@@ -111,7 +111,7 @@ impl Cargo {
 
 /// What follows when a piece is out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum Continuation {
     /// More of its frame.
     More,
     /// Its frame is out.

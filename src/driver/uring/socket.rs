@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::operation;
 use super::ready::Ready;
-use crate::driver::lane::Pipe;
+use crate::driver::pipes::Pipe;
 use crate::driver::socket::Socket;
 use crate::wire::{Inlet, limit_unsent, unacknowledged};
 

@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 use uuid::Uuid;
 
 use super::{RingSocket, probe, run};
-use crate::driver::lane::{Pipe, Pipes};
+use crate::driver::pipes::{Pipe, Pipes};
 use crate::driver::socket::Socket;
 use crate::wire::{Inlet, Pool, Step};
 
@@ -227,12 +227,12 @@ async fn read_chunk(socket: &RingSocket, mut inlet: Inlet) -> Inlet {
 
 #[test]
 fn a_read_that_is_ended_gives_its_inlet_and_its_buffer_back() {
-    for joins_lane in [false, true] {
+    for joins_splice_path in [false, true] {
         on_a_ring(async move {
             let (socket, mut peer) = pair().await;
             let pool = Pool::new(1);
             let inlet = chunk_begins(&socket, &mut peer, &pool).await;
-            if joins_lane {
+            if joins_splice_path {
                 assert_eq!(socket.drain(&pipe(), 1).unwrap_err().kind(), ErrorKind::WouldBlock);
             }
             let mut reading = pin!(socket.read(inlet));
@@ -253,7 +253,7 @@ fn a_read_that_is_ended_gives_its_inlet_and_its_buffer_back() {
 }
 
 #[test]
-fn a_socket_that_joined_the_lane_still_reads_everything() {
+fn a_socket_that_joined_the_splice_path_still_reads_everything() {
     on_a_ring(async {
         let (socket, mut peer) = pair().await;
         peer.write_all(b"for the pipe").unwrap();
@@ -285,7 +285,7 @@ fn a_socket_that_joined_the_lane_still_reads_everything() {
     });
 }
 
-/// A read is under way when its socket joins the lane, as the receiver of a chunk does. It goes on as if that had not
+/// A read is under way when its socket joins the splice path, as the receiver of a chunk does. It goes on as if that had not
 /// happened.
 async fn join_while<T>(
     socket: &RingSocket,
@@ -310,7 +310,7 @@ async fn join_while<T>(
 }
 
 #[test]
-fn a_read_in_flight_when_its_socket_joins_the_lane_ends_as_if_it_had_not() {
+fn a_read_in_flight_when_its_socket_joins_the_splice_path_ends_as_if_it_had_not() {
     // The kernel has the read already, or is told of it after the socket joined; it is for one place or for two. Kernels of
     // today wait in all four cases. Older ones refuse some, and then the driver waits in another way; where they wait, this
     // test does not show that.

@@ -23,7 +23,7 @@ struct Agent {
     host: Option<IpAddr>,
     /// The one worker that it serves, if it said.
     only: Option<WorkerId>,
-    /// Sets that jobs wait for, until it has said what it has.
+    /// Datasets that jobs wait for, until it has said what it has.
     wanted: BTreeSet<CacheId>,
 }
 
@@ -72,7 +72,7 @@ impl Step<'_> {
         }
     }
 
-    /// Jobs wait for a worker of this agent that name a set: it is asked to hold that next, whoever the set was put for and
+    /// Jobs wait for a worker of this agent that name a dataset: it is asked to hold that next, whoever the dataset was put for and
     /// whatever was before.
     pub(super) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
         let Some(dataset) = self.facts.dataset(&cache) else { return };
@@ -83,10 +83,10 @@ impl Step<'_> {
             }
             return;
         };
-        if at.is_pushed(dataset.generation) || at.held_of(&cache) == Some(dataset.digest) {
+        if at.is_pushed(dataset.version) || at.held_of(&cache) == Some(dataset.digest) {
             return;
         }
-        info!(%agent, %cache, "jobs of a stock worker need a dataset: its agent is asked to hold it");
+        info!(%agent, %cache, "jobs of a classic worker need a dataset: its agent is asked to hold it");
         at.not_held.remove(&cache);
         at.queue.retain(|queued| *queued != cache);
         at.queue.insert(0, cache);
@@ -126,7 +126,7 @@ impl Step<'_> {
     pub(super) fn agent_changed(&mut self, worker: WorkerId, agent: Option<WorkerId>) {
         match agent {
             Some(agent) => {
-                info!(%worker, %agent, "an agent serves a stock worker");
+                info!(%worker, %agent, "an agent serves a classic worker");
                 // How a job's CacheId is to be written for it depends on that.
                 self.ask_classic(worker);
                 self.reconcile(agent);

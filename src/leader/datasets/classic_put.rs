@@ -11,15 +11,15 @@ use chunking::message::{Name, Put, PutFlags};
 use tracing::info;
 use uuid::Uuid;
 
-use super::library::PackState;
-use super::put::{may_be_put, room_for_set};
+use super::pack_index::PackState;
+use super::put::{may_be_put, room_for_dataset};
 use super::putting::{Origin, Putting};
 use super::{BlobId, DatasetAction, Datasets, Facts, Step};
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
-use crate::core::names::{SafeName, fit_in_set, names_of_set};
+use crate::core::names::{SafeName, fit_in_dataset, names_of_dataset};
 use crate::core::subject::worker_patterns;
-use crate::leader::pack_maker::Made;
+use crate::leader::pack_writer::Made;
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus};
 
 /// How long a classic client's put waits for workers: it names no time of its own.
@@ -34,7 +34,7 @@ pub(super) const SUBJECT: &str = "cache.put";
 /// Puts of classic clients that may wait for their turn.
 const WAITING_MAX: usize = 1024;
 
-/// Earlier contents of a set that are kept in mind.
+/// Earlier contents of a dataset that are kept in mind.
 const LINEAGE_MAX: usize = 1024;
 
 /// A put that came whole, and waits until it is its turn.
@@ -46,7 +46,7 @@ pub(in crate::leader) struct Came {
     /// The id that it has here: a client may use one twice.
     pub(in crate::leader) key: Uuid,
     /// The id that a manifest gets which is made of it.
-    pub(in crate::leader) generation: Uuid,
+    pub(in crate::leader) version: Uuid,
     pub(in crate::leader) cache: CacheId,
     pub(in crate::leader) target: String,
     /// The files, each name once.
@@ -73,17 +73,17 @@ pub(super) struct Classic {
     entries: u64,
     files: u64,
     added: u64,
-    /// Whether there was a set under this id, and who had all of it.
+    /// Whether there was a dataset under this id, and who had all of it.
     before: Option<HashSet<WorkerId>>,
 }
 
 impl Classic {
-    /// The set has more files now than it had after this put: what workers say counts those, too.
+    /// The dataset has more files now than it had after this put: what workers say counts those, too.
     pub(super) fn supersede(&mut self) {
         self.before.get_or_insert_default();
     }
 
-    /// A worker's answer in M12's words, which count what this client sent and not all that the set has.
+    /// A worker's answer in M12's words, which count what this client sent and not all that the dataset has.
     pub(super) fn words(&self, worker: WorkerId, result: &CachePutResult) -> CachePutResult {
         let added = match (&result.status, &self.before) {
             (CacheStatus::Failed | CacheStatus::Other(_), _) | (_, None) => return result.clone(),
@@ -114,13 +114,13 @@ impl Datasets {
         if put.entries.is_empty() {
             return Err(format!("dataset {cache} has no files: put at least one"));
         }
-        let names = put.entries.iter().map(|entry| SafeName::parse_in_set(&entry.name));
+        let names = put.entries.iter().map(|entry| SafeName::parse_in_dataset(&entry.name));
         let names = names.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         // The second of one name would find the first there, and be skipped.
-        fit_in_set(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
-        room_for_set(facts, &cache).map_err(|refusal| refusal.text().to_owned())?;
+        fit_in_dataset(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
+        room_for_dataset(facts, &cache).map_err(|refusal| refusal.text().to_owned())?;
         if self.came.len() >= WAITING_MAX {
-            return Err(format!("{WAITING_MAX} puts wait for others of the same sets: put it again later"));
+            return Err(format!("{WAITING_MAX} puts wait for others of the same datasets: put it again later"));
         }
         if facts.is_draining() {
             return Err("the leader is about to stop: put the dataset again later".to_owned());
@@ -154,7 +154,7 @@ impl Step<'_> {
         }
     }
 
-    /// Goes on with those puts that need not wait for another put of their set, nor for what is there of it.
+    /// Goes on with those puts that need not wait for another put of their dataset, nor for what is there of it.
     pub(super) fn classic_turns(&mut self) {
         loop {
             let mut busy: HashSet<CacheId> = HashSet::new();
@@ -193,8 +193,8 @@ impl Step<'_> {
         let Some(known) = self.facts.dataset(cache) else { return Old::Now(Ok(None)) };
         // One that could not be read is not read again and again for a put that waits.
         let is_readable =
-            self.datasets.library.knows(known.generation) && self.facts.has_arrived(known.generation);
-        match self.manifest_of(known.generation) {
+            self.datasets.library.knows(known.version) && self.facts.has_arrived(known.version);
+        match self.manifest_of(known.version) {
             Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
             None if is_readable => Old::Later,
             None => Old::Now(Err(format!(
@@ -205,24 +205,24 @@ impl Step<'_> {
     }
 
     fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
-        let Came { conn, request, key, generation, cache, target, files, entries, packs } = came;
+        let Came { conn, request, key, version, cache, target, files, entries, packs } = came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
         let count = files.len() as u64;
         let new: BTreeMap<SafeName, Made> =
             files.into_iter().filter(|(name, _)| !is_old(name.as_str())).collect();
         let before = old.as_ref().map(|(known, _)| {
-            let has_it = |worker: &WorkerId| self.holds_set(*worker, &known.cache, &known.digest);
+            let has_it = |worker: &WorkerId| self.holds_dataset(*worker, &known.cache, &known.digest);
             self.datasets.workers.keys().copied().filter(has_it).collect()
         });
         let added = new.len() as u64;
-        info!(%cache, files = entries, added, target, "a stock client puts a dataset");
+        info!(%cache, files = entries, added, target, "a classic client puts a dataset");
         let classic = Classic { request, cache: cache.clone(), entries, files: count, added, before };
         let deadline = self.now.plus(CLASSIC_WAIT);
         let target = Name::try_from(target).map_err(|error| format!("the target: {error}"))?;
-        let put_of = |manifest: &Manifest, generation: Uuid| put_of(&cache, manifest, generation, &target);
+        let put_of = |manifest: &Manifest, version: Uuid| put_of(&cache, manifest, version, &target);
         if let Some((known, manifest)) = old.as_ref().filter(|_| new.is_empty()) {
-            let put = put_of(manifest, known.generation);
+            let put = put_of(manifest, known.version);
             let origin = Origin::Classic(conn, classic);
             let putting = Putting::made_here(origin, cache.clone(), put, HashSet::new(), Some(deadline));
             self.put_again(key, putting, known);
@@ -230,7 +230,7 @@ impl Step<'_> {
             return Ok(());
         }
         let names = old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(SafeName::as_str));
-        names_of_set(names).map_err(|error| error.to_string())?;
+        names_of_dataset(names).map_err(|error| error.to_string())?;
         let mut builder = ManifestBuilder::default();
         if let Some((_, manifest)) = &old {
             for file in manifest.files() {
@@ -240,7 +240,7 @@ impl Step<'_> {
         }
         new.into_iter().for_each(|(name, made)| builder.file(name, made.sha256, made.pieces));
         let manifest = builder.finish().map_err(|error| error.to_string())?;
-        let (put, coming) = (put_of(&manifest, generation), self.still_coming(packs));
+        let (put, coming) = (put_of(&manifest, version), self.still_coming(packs));
         let origin = Origin::Classic(conn, classic);
         let putting = Putting::made_here(origin, cache, put, coming, Some(deadline));
         self.put_made(key, putting, &manifest);
@@ -257,10 +257,10 @@ impl Step<'_> {
 
     /// A put of what was made here begins: its packs are here, and its manifest is gathered.
     pub(super) fn put_made(&mut self, key: Uuid, putting: Putting, manifest: &Manifest) {
-        let generation = putting.manifest_id();
+        let version = putting.manifest_id();
         self.datasets.puts.insert(key, putting);
         let bytes = manifest.encode().into();
-        self.act(DatasetAction::KeepManifest { blob: generation, key, bytes });
+        self.act(DatasetAction::KeepManifest { blob: version, key, bytes });
     }
 
     /// Packs of a put that added nothing go at once, unless another put may have found its pieces there.
@@ -274,7 +274,7 @@ impl Step<'_> {
 
     /// A classic client must not wait for ever: its put failed.
     pub(super) fn fail_classic(&mut self, conn: ConnId, request: Uuid, cache: &str, why: &str) {
-        info!(peer = %self.facts.peer_name(conn), cache, "a stock client's put failed: {why}");
+        info!(peer = %self.facts.peer_name(conn), cache, "a classic client's put failed: {why}");
         self.ack_classic(conn, request, CachePutResult::failed(cache, why));
     }
 
@@ -301,22 +301,22 @@ impl Step<'_> {
         }
     }
 
-    /// Whether all of an earlier content of a set is in the present one.
+    /// Whether all of an earlier content of a dataset is in the present one.
     pub(super) fn is_within(&self, cache: &CacheId, digest: &[u8; 32]) -> bool {
         self.datasets.lineage.get(cache).is_some_and(|lineage| lineage.contains(digest))
     }
 
-    /// Whether one content of a set is another, or became that by adding files.
+    /// Whether one content of a dataset is another, or became that by adding files.
     pub(super) fn is_part_of(&self, cache: &CacheId, part: &[u8; 32], whole: &[u8; 32]) -> bool {
         let lineage = self.datasets.lineage.get(cache);
         let place = |digest: &[u8; 32]| lineage?.iter().position(|known| known == digest);
         part == whole || place(part).zip(place(whole)).is_some_and(|(part, whole)| part < whole)
     }
 
-    /// Notes what a set was made from by adding files: who has that has nothing that is not in it.
+    /// Notes what a dataset was made from by adding files: who has that has nothing that is not in it.
     pub(super) fn note_lineage(&mut self, dataset: &Dataset, replaced: Option<&Dataset>) {
         let mut puts = self.datasets.puts.values();
-        let is_added = puts.any(|put| put.manifest_id() == dataset.generation && put.classic().is_some());
+        let is_added = puts.any(|put| put.manifest_id() == dataset.version && put.classic().is_some());
         let replaced = replaced.map(|replaced| replaced.digest);
         let is_other = replaced.is_some_and(|replaced| replaced != dataset.digest);
         let lineage = self.datasets.lineage.entry(dataset.cache.clone()).or_default();
@@ -332,10 +332,10 @@ impl Step<'_> {
 }
 
 /// A put of what was made here.
-pub(super) fn put_of(cache: &CacheId, manifest: &Manifest, generation: Uuid, target: &Name) -> Put {
+pub(super) fn put_of(cache: &CacheId, manifest: &Manifest, version: Uuid, target: &Name) -> Put {
     Put {
         digest: manifest.digest(),
-        manifest: generation,
+        manifest: version,
         bytes: manifest.bytes(),
         files: u32::try_from(manifest.files().len()).unwrap_or(u32::MAX),
         flags: PutFlags::default(),
@@ -351,8 +351,8 @@ enum Old {
     Now(Result<Option<Known>, String>),
 }
 
-/// A set that is there, and its manifest.
+/// A dataset that is there, and its manifest.
 type Known = (Arc<Dataset>, Arc<Manifest>);
 
-/// The contents that sets had before files were added to them, in their order, with the present one.
+/// The contents that datasets had before files were added to them, in their order, with the present one.
 pub(super) type Lineage = HashMap<CacheId, Vec<[u8; 32]>>;

@@ -1,10 +1,10 @@
-//! Classic workers. One with the founding documents' cache patch gets a set whole in one CachePut frame, if it fits (T06, C01), and
+//! Classic workers. One with the founding documents' cache patch gets a dataset whole in one CachePut frame, if it fits (T06, C01), and
 //! answers; one without ignores the frame. Which it is shows its answer to a put of nothing, which it is sent when there is first
 //! something for it. One that does not answer that is no target of puts, and holds none up.
 //!
 //! Such a worker never overwrites a file and cannot be told to remove one (CA05), and says only how many files were there before, not
-//! what is in them. So files that it skipped count for the set only if it wrote them for this leader, in this life, and they are the
-//! same in the set as it is now. Else the set is not held there, and whoever put it hears so.
+//! what is in them. So files that it skipped count for the dataset only if it wrote them for this leader, in this life, and they are the
+//! same in the dataset as it is now. Else the dataset is not held there, and whoever put it hears so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::classic_put::SUBJECT;
-use super::distribution::Wish;
+use super::distribution::WantedVersion;
 use super::held::AtWorker;
 use super::{BlobId, DatasetAction, Datasets, Step};
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
-use crate::store::look::{LookAt, Wanted};
+use crate::store::verify::{VerifyRequest, WantedPieces};
 
 /// How long a classic worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
 const KNOWS_WAIT: Duration = Duration::from_secs(5);
@@ -35,8 +35,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Classic workers of which it is kept in mind what they wrote. Beyond that it is only of those that are connected.
 const WROTE_WORKERS_MAX: usize = 4096;
 
-/// Sets of which it is kept in mind for one. Beyond that it begins anew.
-const WROTE_SETS_MAX: usize = 65_536;
+/// Datasets of which it is kept in mind for one. Beyond that it begins anew.
+const WROTE_DATASETS_MAX: usize = 65_536;
 
 /// Frames that are kept for the next worker.
 const FRAMES_KEPT: usize = 2;
@@ -50,7 +50,7 @@ pub(super) struct ClassicWorker {
     /// Where it connects from.
     host: Option<IpAddr>,
     knows: Knows,
-    /// Sets that it was sent and has not answered for, by their generations.
+    /// Datasets that it was sent and has not answered for, by their versions.
     sent: HashMap<Uuid, Sent>,
     /// When it should have answered the put that it was sent.
     answer_by: Option<Micros>,
@@ -67,7 +67,7 @@ enum Knows {
     No,
 }
 
-/// A set that a classic worker was sent.
+/// A dataset that a classic worker was sent.
 #[derive(Debug)]
 struct Sent {
     cache: CacheId,
@@ -76,7 +76,7 @@ struct Sent {
     before: Option<Wrote>,
 }
 
-/// A content of a set that is in a classic worker's cache, file by file, because it wrote all of them.
+/// A content of a dataset that is in a classic worker's cache, file by file, because it wrote all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wrote {
     digest: [u8; 32],
@@ -111,7 +111,7 @@ pub(super) struct Frames {
     reading: HashMap<Uuid, Reading>,
 }
 
-/// Contents of a set that are read for a frame.
+/// Contents of a dataset that are read for a frame.
 #[derive(Debug)]
 struct Reading {
     packs: HashSet<BlobId>,
@@ -119,8 +119,8 @@ struct Reading {
 }
 
 impl Frames {
-    fn get(&self, generation: Uuid) -> Option<Bytes> {
-        self.ready.iter().find(|(of, _)| *of == generation).map(|(_, payload)| payload.clone())
+    fn get(&self, version: Uuid) -> Option<Bytes> {
+        self.ready.iter().find(|(of, _)| *of == version).map(|(_, payload)| payload.clone())
     }
 
     /// Nobody needed them for a while.
@@ -129,7 +129,7 @@ impl Frames {
     }
 }
 
-/// Whether a set may fit one frame; names are not known here.
+/// Whether a dataset may fit one frame; names are not known here.
 pub(super) fn may_fit(dataset: &Dataset) -> bool {
     let files = u64::from(dataset.files).saturating_mul(ENTRY_BYTES);
     dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files) <= u64::from(FRAME_BODY_BYTES_MAX)
@@ -161,9 +161,9 @@ impl Step<'_> {
             .filter(|putting| !putting.is_coming() && putting.missing().any(|missing| missing == worker))
             .map(|putting| (putting.manifest_id(), putting.cache.clone()))
             .collect();
-        for (generation, cache) in waits {
+        for (version, cache) in waits {
             let result = CachePutResult::failed(cache.as_str(), "the worker is gone");
-            self.tell_putters(generation, worker, &result);
+            self.tell_putters(version, worker, &result);
         }
     }
 
@@ -184,13 +184,13 @@ impl Step<'_> {
         self.watch();
     }
 
-    /// Whether a worker can be given a set now. If a classic worker cannot, it is seen to that it can later, if ever.
-    pub(super) fn may_be_given(&mut self, worker: WorkerId, wish: &Wish) -> bool {
+    /// Whether a worker can be given a dataset now. If a classic worker cannot, it is seen to that it can later, if ever.
+    pub(super) fn may_be_given(&mut self, worker: WorkerId, wanted: &WantedVersion) -> bool {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
         let Some(classic) = &at.classic else { return true };
         match classic.knows {
             Knows::Unasked | Knows::Asked(_) => {
-                at.queue.insert(0, wish.cache.clone());
+                at.queue.insert(0, wanted.cache.clone());
                 self.ask_classic(worker);
                 false
             }
@@ -202,57 +202,57 @@ impl Step<'_> {
         }
     }
 
-    /// Sends a classic worker the set that it is to hold, when its frame is there.
+    /// Sends a classic worker the dataset that it is to hold, when its frame is there.
     pub(super) fn feed_classic(&mut self, worker: WorkerId) {
         let Some(at) = self.datasets.workers.get(&worker) else { return };
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         if push.sent > 0 {
             return;
         }
-        let wish = push.wish.clone();
-        let Some(payload) = self.datasets.frames.get(wish.generation) else {
-            return self.read_for_frame(worker, &wish);
+        let wanted = push.wanted.clone();
+        let Some(payload) = self.datasets.frames.get(wanted.version) else {
+            return self.read_for_frame(worker, &wanted);
         };
         let head = head_len(chunking::Generation::F2, SUBJECT) - LENGTH_BYTES;
         let body = head.saturating_add(payload.len());
         let bytes = payload.len() as u64;
         if body > FRAME_BODY_BYTES_MAX as usize {
             let text = format!(
-                "the set takes a frame of {body} bytes; a stock worker takes at most {FRAME_BODY_BYTES_MAX}: run a heft worker \
+                "the dataset takes a frame of {body} bytes; a classic worker takes at most {FRAME_BODY_BYTES_MAX}: run a heft worker \
                  with --cache-only beside it"
             );
             return self.push_ended(
                 worker,
-                wish.generation,
-                CachePutResult::failed(wish.cache.as_str(), text),
+                wanted.version,
+                CachePutResult::failed(wanted.cache.as_str(), text),
             );
         }
-        self.act(DatasetAction::SendSet { conn, generation: wish.generation, payload });
+        self.act(DatasetAction::SendDataset { conn, version: wanted.version, payload });
         self.datasets.count_sent(worker, bytes);
         let by = self.now.plus(ANSWER_WAIT);
-        let what = Wrote { digest: wish.digest, files: wish.files.into() };
-        let before = self.wrote(worker, &wish.cache);
-        let before = before.filter(|before| !self.is_part_of(&wish.cache, &before.digest, &wish.digest));
+        let what = Wrote { digest: wanted.digest, files: wanted.files.into() };
+        let before = self.wrote(worker, &wanted.cache);
+        let before = before.filter(|before| !self.is_part_of(&wanted.cache, &before.digest, &wanted.digest));
         if let Some(wrote) = self.datasets.frames.wrote.get_mut(&worker).filter(|_| before.is_some()) {
-            wrote.remove(&wish.cache);
+            wrote.remove(&wanted.cache);
         }
         if let Some(classic) = self.classic_at(worker) {
-            classic.sent.insert(wish.generation, Sent { cache: wish.cache, what, before });
+            classic.sent.insert(wanted.version, Sent { cache: wanted.cache, what, before });
             classic.answer_by = Some(by);
         }
         self.watch();
     }
 
-    /// Reads the contents of a set, unless that is being done.
-    fn read_for_frame(&mut self, worker: WorkerId, wish: &Wish) {
-        let generation = wish.generation;
-        if self.datasets.frames.reading.contains_key(&generation) {
+    /// Reads the contents of a dataset, unless that is being done.
+    fn read_for_frame(&mut self, worker: WorkerId, wanted: &WantedVersion) {
+        let version = wanted.version;
+        if self.datasets.frames.reading.contains_key(&version) {
             return;
         }
-        let Some(manifest) = self.manifest_of(generation) else {
-            if !self.facts.has_arrived(generation) {
-                let text = format!("the manifest of {} is damaged at the leader", wish.cache);
-                self.push_ended(worker, generation, CachePutResult::failed(wish.cache.as_str(), text));
+        let Some(manifest) = self.manifest_of(version) else {
+            if !self.facts.has_arrived(version) {
+                let text = format!("the manifest of {} is damaged at the leader", wanted.cache);
+                self.push_ended(worker, version, CachePutResult::failed(wanted.cache.as_str(), text));
             }
             // Else it is being read, and then they are fed.
             return;
@@ -271,41 +271,41 @@ impl Step<'_> {
             let mut left = pieces;
             let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
             let pieces = places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
-            let wanted = Wanted { reader: generation, pieces };
-            looks.push((pack, LookAt::Pieces(Box::new(wanted))));
+            let wanted = WantedPieces { reader: version, pieces };
+            looks.push((pack, VerifyRequest::Pieces(Box::new(wanted))));
         }
         looks.into_iter().for_each(|(blob, at)| self.act(DatasetAction::Look { blob, at }));
         let reading = Reading { packs, pieces: HashMap::new() };
-        self.datasets.frames.reading.insert(generation, reading);
-        self.frame_if_read(generation, &manifest);
+        self.datasets.frames.reading.insert(version, reading);
+        self.frame_if_read(version, &manifest);
     }
 
-    /// Contents of a set were read from a pack.
+    /// Contents of a dataset were read from a pack.
     pub(super) fn pieces_read(
         &mut self,
         pack: BlobId,
-        generation: Uuid,
+        version: Uuid,
         found: Result<Vec<(Piece, Vec<u8>)>, String>,
     ) {
-        let Some(reading) = self.datasets.frames.reading.get_mut(&generation) else { return };
+        let Some(reading) = self.datasets.frames.reading.get_mut(&version) else { return };
         match found {
             Ok(found) => {
                 reading.packs.remove(&pack);
                 reading.pieces.extend(found);
-                match self.manifest_of(generation) {
-                    Some(manifest) => self.frame_if_read(generation, &manifest),
-                    None => self.no_frame(generation, "its manifest is not at hand"),
+                match self.manifest_of(version) {
+                    Some(manifest) => self.frame_if_read(version, &manifest),
+                    None => self.no_frame(version, "its manifest is not at hand"),
                 }
             }
             Err(why) => {
-                warn!(%pack, %generation, "a set cannot be read for stock workers: {why}");
-                self.no_frame(generation, &format!("the leader cannot read it: {why}"));
+                warn!(%pack, %version, "a dataset cannot be read for classic workers: {why}");
+                self.no_frame(version, &format!("the leader cannot read it: {why}"));
             }
         }
     }
 
-    fn frame_if_read(&mut self, generation: Uuid, manifest: &Manifest) {
-        let Some(reading) = self.datasets.frames.reading.get(&generation) else { return };
+    fn frame_if_read(&mut self, version: Uuid, manifest: &Manifest) {
+        let Some(reading) = self.datasets.frames.reading.get(&version) else { return };
         if !reading.packs.is_empty() {
             return;
         }
@@ -317,9 +317,9 @@ impl Step<'_> {
             Some(CacheEntry { name: file.name.clone(), content: content(file)?, sha256: None })
         };
         let entries: Option<Vec<CacheEntry>> = manifest.files().iter().map(entry).collect();
-        let dataset = self.facts.datasets().find(|dataset| dataset.generation == generation).cloned();
+        let dataset = self.facts.datasets().find(|dataset| dataset.version == version).cloned();
         let (Some(entries), Some(dataset)) = (entries, dataset) else {
-            return self.no_frame(generation, "the leader lacks a part of it");
+            return self.no_frame(version, "the leader lacks a part of it");
         };
         let request = CachePutRequest {
             cache_id: dataset.cache.as_str().to_owned(),
@@ -329,20 +329,20 @@ impl Step<'_> {
             part_count: None,
         };
         let frames = &mut self.datasets.frames;
-        frames.reading.remove(&generation);
+        frames.reading.remove(&version);
         frames.ready.truncate(FRAMES_KEPT.saturating_sub(1));
-        frames.ready.push_front((generation, request.to_json().into()));
-        self.feed_pushes(generation);
+        frames.ready.push_front((version, request.to_json().into()));
+        self.feed_pushes(version);
     }
 
-    fn no_frame(&mut self, generation: Uuid, why: &str) {
-        self.datasets.frames.reading.remove(&generation);
-        let is_it = |at: &AtWorker| at.classic.is_some() && at.is_pushed(generation);
+    fn no_frame(&mut self, version: Uuid, why: &str) {
+        self.datasets.frames.reading.remove(&version);
+        let is_it = |at: &AtWorker| at.classic.is_some() && at.is_pushed(version);
         let workers = self.datasets.workers.iter().filter(|(_, at)| is_it(at));
-        let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wish.cache.clone());
+        let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wanted.cache.clone());
         let waiting: Vec<_> = workers.filter_map(|(worker, at)| Some((*worker, cache(at)?))).collect();
         for (worker, cache) in waiting {
-            self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), why));
+            self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), why));
         }
     }
 
@@ -367,7 +367,7 @@ impl Step<'_> {
             None => result,
         };
         if is_new {
-            info!(%worker, "a stock worker knows CachePut");
+            info!(%worker, "a classic worker knows CachePut");
             if !is_push {
                 self.reconcile(worker);
             }
@@ -385,14 +385,14 @@ impl Step<'_> {
             let workers = &self.datasets.workers;
             wrote.retain(|worker, _| workers.get(worker).is_some_and(|at| at.conn.is_some()));
         }
-        let sets = wrote.entry(worker).or_default();
-        if sets.len() >= WROTE_SETS_MAX {
-            sets.clear();
+        let datasets = wrote.entry(worker).or_default();
+        if datasets.len() >= WROTE_DATASETS_MAX {
+            datasets.clear();
         }
-        sets.insert(cache, what);
+        datasets.insert(cache, what);
     }
 
-    /// What a classic worker's answer is worth: the set is there if it wrote every file now, or those before that it skipped.
+    /// What a classic worker's answer is worth: the dataset is there if it wrote every file now, or those before that it skipped.
     fn read_answer(&mut self, worker: WorkerId, sent: Sent, result: CachePutResult) -> CachePutResult {
         let Sent { cache, what, before } = sent;
         match result.status {
@@ -414,8 +414,8 @@ impl Step<'_> {
             self.note_wrote(worker, cache.clone(), before);
         }
         let text = format!(
-            "a stock worker does not overwrite files, and of {} files it says \"{}\": what is in those that were there before is not \
-             known, so {cache} is not held there; remove the directory {cache} in its cache and push the set again (`heft dataset \
+            "a classic worker does not overwrite files, and of {} files it says \"{}\": what is in those that were there before is not \
+             known, so {cache} is not held there; remove the directory {cache} in its cache and push the dataset again (`heft dataset \
              HOST:PORT push {cache}`), or put it under another CacheId, or run a heft worker with --cache-only beside it",
             what.files, result.message
         );
@@ -440,7 +440,7 @@ impl Step<'_> {
             if let Knows::Asked(until) = classic.knows
                 && until <= now
             {
-                info!(%worker, "a stock worker does not know CachePut: it gets no datasets");
+                info!(%worker, "a classic worker does not know CachePut: it gets no datasets");
                 classic.knows = Knows::No;
                 at.queue.clear();
                 self.not_a_target(worker);
@@ -448,16 +448,16 @@ impl Step<'_> {
             }
             classic.answer_by = None;
             if let Some(push) = at.push.as_ref().filter(|push| push.sent > 0) {
-                let (generation, cache) = (push.wish.generation, push.wish.cache.clone());
-                let text = format!("the stock worker has not answered in {} s", ANSWER_WAIT.as_secs());
-                self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
+                let (version, cache) = (push.wanted.version, push.wanted.cache.clone());
+                let text = format!("the classic worker has not answered in {} s", ANSWER_WAIT.as_secs());
+                self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
             }
         }
     }
 
-    /// A set is not there any more: what a classic worker has of it stays on its disk, and out of the scheduler's sight.
-    pub(super) fn forget_frames(&mut self, generation: Uuid) {
-        self.datasets.frames.reading.remove(&generation);
-        self.datasets.frames.ready.retain(|(of, _)| *of != generation);
+    /// A dataset is not there any more: what a classic worker has of it stays on its disk, and out of the scheduler's sight.
+    pub(super) fn forget_frames(&mut self, version: Uuid) {
+        self.datasets.frames.reading.remove(&version);
+        self.datasets.frames.ready.retain(|(of, _)| *of != version);
     }
 }

@@ -1,4 +1,4 @@
-//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets one set at a time: it is asked to
+//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets one dataset at a time: it is asked to
 //! hold it, says what it lacks, and gets the packs that have that, as they come or from the disk.
 
 use std::collections::{BTreeSet, HashSet};
@@ -13,40 +13,40 @@ use uuid::Uuid;
 
 use super::classic_workers::may_fit;
 use super::held::{NotHeld, reason};
-use super::library::PackState;
+use super::pack_index::PackState;
 use super::{Again, BlobId, DatasetAction, Datasets, Says, Step, WorkerFacts};
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::core::subject::{subscriptions, targets};
 use crate::model::{CachePutResult, CacheStatus};
-use crate::store::look::LookAt;
+use crate::store::verify::VerifyRequest;
 
 /// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough that both ends stay small.
 const PACKS_OPEN_MAX: usize = 8;
 
 /// What a worker is asked to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct WantedVersion {
     pub(super) cache: CacheId,
-    pub(super) generation: Uuid,
+    pub(super) version: Uuid,
     pub(super) digest: [u8; 32],
     pub(super) bytes: u64,
     pub(super) files: u32,
 }
 
-impl From<&Dataset> for Wish {
+impl From<&Dataset> for WantedVersion {
     fn from(dataset: &Dataset) -> Self {
-        let Dataset { cache, generation, digest, bytes, files, .. } = dataset;
-        Wish { cache: cache.clone(), generation: *generation, digest: *digest, bytes: *bytes, files: *files }
+        let Dataset { cache, version, digest, bytes, files, .. } = dataset;
+        WantedVersion { cache: cache.clone(), version: *version, digest: *digest, bytes: *bytes, files: *files }
     }
 }
 
-/// A set on its way to a worker.
+/// A dataset on its way to a worker.
 #[derive(Debug)]
 pub(super) struct Push {
-    pub(super) wish: Wish,
-    /// Whether the worker was told that the set counts.
+    pub(super) wanted: WantedVersion,
+    /// Whether the worker was told that the dataset counts.
     committed: bool,
     /// Pieces that it said it lacks, and that are not even on their way to the leader.
     unplaced: HashSet<Piece>,
@@ -54,7 +54,7 @@ pub(super) struct Push {
     packs: BTreeSet<BlobId>,
     /// Packs that are open to it.
     open: BTreeSet<BlobId>,
-    /// Bytes that are still to come, as it said last; until then those of the set. Never none.
+    /// Bytes that are still to come, as it said last; until then those of the dataset. Never none.
     pub(super) missing: u64,
     /// Bytes that it lacked when it first said so.
     pub(super) total: Option<u64>,
@@ -81,7 +81,7 @@ impl Step<'_> {
         self.facts.workers().filter(|worker| is_target(*worker, target)).map(|worker| worker.id).collect()
     }
 
-    /// The workers that are to hold a set: those of ours, agents of classic workers, and classic workers without one that may take it.
+    /// The workers that are to hold a dataset: those of ours, agents of classic workers, and classic workers without one that may take it.
     pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
         let all = self.facts.workers().filter(|worker| self.is_to_hold(*worker, dataset));
         all.map(|worker| worker.id).collect()
@@ -108,21 +108,21 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a worker holds this content of a set.
-    pub(super) fn holds_set(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
+    /// Whether a worker holds this content of a dataset.
+    pub(super) fn holds_dataset(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
         self.datasets.workers.get(&worker).is_some_and(|at| at.held_of(cache) == Some(*digest))
     }
 
-    /// A worker has a set already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
+    /// A worker has a dataset already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
     /// for it. If it has just got it, its own answer follows.
     pub(super) fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
-        if self.datasets.workers.get(&worker).is_none_or(|at| !at.is_pushed(dataset.generation)) {
+        if self.datasets.workers.get(&worker).is_none_or(|at| !at.is_pushed(dataset.version)) {
             let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
-            self.tell_putters(dataset.generation, worker, &result);
+            self.tell_putters(dataset.version, worker, &result);
         }
     }
 
-    /// A worker that has another content of a set than counts, and is not to get that or cannot, gives it up: no job is to see
+    /// A worker that has another content of a dataset than counts, and is not to get that or cannot, gives it up: no job is to see
     /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
     pub(super) fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let Some(known) = self.facts.worker(worker) else { return };
@@ -138,13 +138,13 @@ impl Step<'_> {
         }
     }
 
-    /// What a worker has of a set is not for jobs any more.
+    /// What a worker has of a dataset is not for jobs any more.
     fn give_up(&mut self, worker: WorkerId, cache: &CacheId, text: &str) {
         self.release(worker, cache, Uuid::nil(), Reason::NONE, text);
         self.set_held(worker, cache, None);
     }
 
-    /// A job at a worker needs a set that it has not.
+    /// A job at a worker needs a dataset that it has not.
     pub(super) fn worker_wants(&mut self, worker: WorkerId, conn: ConnId, cache: CacheId) {
         let Some(dataset) = self.facts.dataset(&cache) else {
             let text = format!("the leader keeps no dataset {cache}");
@@ -156,9 +156,9 @@ impl Step<'_> {
         at.not_held.remove(&cache);
         if at.held_of(&cache) == Some(dataset.digest) {
             // It has what counts, and asks whether that is so.
-            return self.say_hold(Some(conn), &Wish::from(&*dataset), true);
+            return self.say_hold(Some(conn), &WantedVersion::from(&*dataset), true);
         }
-        if !at.is_pushed(dataset.generation) {
+        if !at.is_pushed(dataset.version) {
             at.queue.retain(|queued| *queued != cache);
             at.queue.insert(0, cache);
         }
@@ -168,14 +168,14 @@ impl Step<'_> {
         &mut self,
         worker: WorkerId,
         cache: &CacheId,
-        generation: Uuid,
+        version: Uuid,
         reason: Reason,
         text: &str,
     ) {
         let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) else { return };
         let Ok(cache_id) = Name::try_from(cache.as_str().to_owned()) else { return };
         let release = Release { reason, text: text.into(), cache_id };
-        self.say(conn, generation, Uuid::nil(), Says::Release(release));
+        self.say(conn, version, Uuid::nil(), Says::Release(release));
     }
 
     /// Those that are gone for good are not kept in mind.
@@ -193,9 +193,9 @@ impl Step<'_> {
             return;
         };
         let lacks = |dataset: &&Arc<Dataset>| {
-            let wish = Wish::from(&***dataset);
-            let gave_up = at.not_held.get(&wish.cache).is_some_and(|(digest, _)| *digest == wish.digest);
-            !at.holds(&wish) && !gave_up && !at.is_pushed(wish.generation) && !at.is_queued(&wish.cache)
+            let wanted = WantedVersion::from(&***dataset);
+            let gave_up = at.not_held.get(&wanted.cache).is_some_and(|(digest, _)| *digest == wanted.digest);
+            !at.holds(&wanted) && !gave_up && !at.is_pushed(wanted.version) && !at.is_queued(&wanted.cache)
         };
         let Some(known) = self.facts.worker(worker) else { return };
         let wanted = |dataset: &&Arc<Dataset>| self.is_to_hold(known, dataset);
@@ -208,17 +208,17 @@ impl Step<'_> {
         self.push_next(worker);
     }
 
-    /// A set is kept, or kept for others: every worker that is to hold it is asked to, and those that have begun hear that it counts.
+    /// A dataset is kept, or kept for others: every worker that is to hold it is asked to, and those that have begun hear that it counts.
     pub(super) fn push_to_all(&mut self, dataset: &Arc<Dataset>) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            let begun = at.push.as_mut().filter(|push| push.wish.generation == dataset.generation);
+            let begun = at.push.as_mut().filter(|push| push.wanted.version == dataset.version);
             match begun {
                 Some(push) => {
                     if !std::mem::replace(&mut push.committed, true) {
-                        let (wish, conn) = (push.wish.clone(), at.conn);
-                        self.say_hold(conn, &wish, true);
-                        self.tell_holding(worker, &wish.cache);
+                        let (wanted, conn) = (push.wanted.clone(), at.conn);
+                        self.say_hold(conn, &wanted, true);
+                        self.tell_holding(worker, &wanted.cache);
                     }
                 }
                 None => {
@@ -229,43 +229,43 @@ impl Step<'_> {
         }
     }
 
-    /// A set that is on its way here goes on to those workers that are to have it and are free.
-    pub(super) fn push_early(&mut self, generation: Uuid, target: &str) {
-        let Some(putting) = self.datasets.puts.values().find(|putting| putting.manifest_id() == generation)
+    /// A dataset that is on its way here goes on to those workers that are to have it and are free.
+    pub(super) fn push_early(&mut self, version: Uuid, target: &str) {
+        let Some(putting) = self.datasets.puts.values().find(|putting| putting.manifest_id() == version)
         else {
             return;
         };
-        let wish = Wish {
+        let wanted = WantedVersion {
             cache: putting.cache.clone(),
-            generation,
+            version,
             digest: putting.digest(),
             bytes: putting.bytes(),
             files: putting.files(),
         };
         for worker in self.targets_of(target) {
             let Some(at) = self.datasets.workers.get(&worker) else { continue };
-            if at.told && at.push.is_none() && at.queue.is_empty() && at.conn.is_some() && !at.holds(&wish) {
-                self.begin_push(worker, wish.clone(), false);
+            if at.told && at.push.is_none() && at.queue.is_empty() && at.conn.is_some() && !at.holds(&wanted) {
+                self.begin_push(worker, wanted.clone(), false);
             }
         }
     }
 
-    /// An operator, or a put, asks a worker to hold a set: what went wrong before does not count. Gives its answer, if that is known.
+    /// An operator, or a put, asks a worker to hold a dataset: what went wrong before does not count. Gives its answer, if that is known.
     pub(super) fn ask_to_hold(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) -> Option<CachePutResult> {
         let at = self.datasets.workers.get_mut(&worker)?;
-        let wish = Wish::from(&**dataset);
-        at.not_held.remove(&wish.cache);
-        if at.holds(&wish) && at.conn.is_some() {
-            return Some(CachePutResult::stored(wish.cache.as_str(), 0, u64::from(wish.files)));
+        let wanted = WantedVersion::from(&**dataset);
+        at.not_held.remove(&wanted.cache);
+        if at.holds(&wanted) && at.conn.is_some() {
+            return Some(CachePutResult::stored(wanted.cache.as_str(), 0, u64::from(wanted.files)));
         }
-        if at.told && !at.is_pushed(wish.generation) && !at.is_queued(&wish.cache) {
-            at.queue.push(wish.cache);
+        if at.told && !at.is_pushed(wanted.version) && !at.is_queued(&wanted.cache) {
+            at.queue.push(wanted.cache);
         }
         self.push_next(worker);
         None
     }
 
-    /// Begins with the next set for a worker, if it is free.
+    /// Begins with the next dataset for a worker, if it is free.
     pub(super) fn push_next(&mut self, worker: WorkerId) {
         loop {
             if self.datasets.library.is_listing() {
@@ -277,91 +277,91 @@ impl Step<'_> {
             }
             let cache = at.queue.remove(0);
             let Some(dataset) = self.facts.dataset(&cache) else { continue };
-            let wish = Wish::from(&*dataset);
-            if !at.holds(&wish) {
-                if self.may_be_given(worker, &wish) {
-                    self.begin_push(worker, wish, true);
+            let wanted = WantedVersion::from(&*dataset);
+            if !at.holds(&wanted) {
+                if self.may_be_given(worker, &wanted) {
+                    self.begin_push(worker, wanted, true);
                 }
                 return;
             }
             // It found it meanwhile, and may wait for word that this is the content which counts.
             if at.classic.is_none() {
                 let conn = at.conn;
-                self.say_hold(conn, &wish, true);
+                self.say_hold(conn, &wanted, true);
             }
         }
     }
 
-    fn begin_push(&mut self, worker: WorkerId, wish: Wish, committed: bool) {
-        let (now, generation) = (self.now, wish.generation);
+    fn begin_push(&mut self, worker: WorkerId, wanted: WantedVersion, committed: bool) {
+        let (now, version) = (self.now, wanted.version);
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
         let Some(conn) = at.conn else { return };
-        debug!(%worker, cache = %wish.cache, %generation, "a worker is asked to hold a dataset");
+        debug!(%worker, cache = %wanted.cache, %version, "a worker is asked to hold a dataset");
         at.push = Some(Push {
-            wish: wish.clone(),
+            wanted: wanted.clone(),
             committed,
             unplaced: HashSet::new(),
             packs: BTreeSet::new(),
             open: BTreeSet::new(),
-            missing: wish.bytes.max(1),
+            missing: wanted.bytes.max(1),
             total: None,
             sent: 0,
             since: now,
         });
         let is_classic = at.classic.is_some();
-        self.tell_holding(worker, &wish.cache);
+        self.tell_holding(worker, &wanted.cache);
         if is_classic {
             return self.feed_classic(worker);
         }
-        self.say_hold(Some(conn), &wish, committed);
-        if committed && !self.facts.has_arrived(generation) {
-            let text = "the manifest of the set is not at the leader: put it again";
-            return self.push_is_broken(worker, generation, text);
+        self.say_hold(Some(conn), &wanted, committed);
+        if committed && !self.facts.has_arrived(version) {
+            let text = "the manifest of the dataset is not at the leader: put it again";
+            return self.push_is_broken(worker, version, text);
         }
-        self.attach(conn, generation, generation, Again::Yes);
+        self.attach(conn, version, version, Again::Yes);
     }
 
-    fn attach(&mut self, conn: ConnId, blob: BlobId, generation: Uuid, again: Again) {
-        self.act(DatasetAction::Attach { conn, blob, generation, again });
+    fn attach(&mut self, conn: ConnId, blob: BlobId, version: Uuid, again: Again) {
+        self.act(DatasetAction::Attach { conn, blob, version, again });
     }
 
-    /// A worker cannot get a set because the leader has not all of it.
-    fn push_is_broken(&mut self, worker: WorkerId, generation: Uuid, text: &str) {
-        let Some(cache) = self.push_of(worker).map(|push| push.wish.cache.clone()) else { return };
+    /// A worker cannot get a dataset because the leader has not all of it.
+    fn push_is_broken(&mut self, worker: WorkerId, version: Uuid, text: &str) {
+        let Some(cache) = self.push_of(worker).map(|push| push.wanted.cache.clone()) else { return };
         // Jobs that wait for it there are not to wait any longer.
-        self.release(worker, &cache, generation, Reason::UNKNOWN, text);
-        self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
+        self.release(worker, &cache, version, Reason::UNKNOWN, text);
+        self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
     }
 
-    fn say_hold(&mut self, conn: Option<ConnId>, wish: &Wish, committed: bool) {
+    fn say_hold(&mut self, conn: Option<ConnId>, wanted: &WantedVersion, committed: bool) {
         let Some(conn) = conn else { return };
-        let Ok(cache_id) = Name::try_from(wish.cache.as_str().to_owned()) else { return };
+        let Ok(cache_id) = Name::try_from(wanted.cache.as_str().to_owned()) else { return };
         let flags = if committed { HoldFlags::COMMITTED } else { HoldFlags::default() };
-        let digest = Digest { kind: DigestKind::Sha256, bytes: wish.digest };
-        let hold = Hold { flags, digest, bytes: wish.bytes, files: wish.files, cache_id };
-        self.say(conn, wish.generation, Uuid::nil(), Says::Hold(hold));
+        let digest = Digest { kind: DigestKind::Sha256, bytes: wanted.digest };
+        let hold = Hold { flags, digest, bytes: wanted.bytes, files: wanted.files, cache_id };
+        self.say(conn, wanted.version, Uuid::nil(), Says::Hold(hold));
     }
 
-    /// A worker says what it lacks of the set that it is asked to hold.
-    pub(super) fn worker_lacks(&mut self, conn: ConnId, worker: WorkerId, generation: Uuid, lack: &Lack) {
+    /// A worker says what it lacks of the dataset that it is asked to hold.
+    pub(super) fn worker_lacks(&mut self, conn: ConnId, worker: WorkerId, version: Uuid, lack: &Lack) {
         let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
             return;
         };
-        let Some(push) = at.push.as_mut().filter(|push| push.wish.generation == generation) else { return };
+        let Some(push) = at.push.as_mut().filter(|push| push.wanted.version == version) else { return };
         match lack.what {
             Lacking::Nothing => return,
             Lacking::Manifest => {
-                return self.attach(conn, generation, generation, Again::No);
+                return self.attach(conn, version, version, Again::No);
             }
             Lacking::Pieces => {}
         }
         push.total.get_or_insert(lack.bytes);
         push.missing = lack.bytes.max(1);
-        let cache = push.wish.cache.clone();
+        let cache = push.wanted.cache.clone();
         self.tell_holding(worker, &cache);
-        let Some(manifest) = self.manifest_of(generation) else {
+        let Some(manifest) = self.manifest_of(version) else {
             // It says so again when it is asked again: the manifest is being read, and then it is.
-            return self.remember_lack(worker, generation, lack);
+            return self.remember_lack(worker, version, lack);
         };
         let library = &self.datasets.library;
         let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
@@ -378,8 +378,8 @@ impl Step<'_> {
         }
         if push.committed && !push.unplaced.is_empty() {
             let text =
-                format!("{} pieces of the set are not at the leader: put it again", push.unplaced.len());
-            return self.push_is_broken(worker, generation, &text);
+                format!("{} pieces of the dataset are not at the leader: put it again", push.unplaced.len());
+            return self.push_is_broken(worker, version, &text);
         }
         // What it still lacks of those that it has got it did not get: they are opened once more.
         let facts = self.facts;
@@ -393,29 +393,29 @@ impl Step<'_> {
         self.datasets.workers.get_mut(&worker)?.push.as_mut()
     }
 
-    /// The manifest of a generation; if it is not in memory it is read, and those that wait for it are fed then.
-    pub(super) fn manifest_of(&mut self, generation: Uuid) -> Option<Arc<chunking::dataset::Manifest>> {
-        let found = self.datasets.library.manifest(generation, self.now);
-        if found.is_none() && self.facts.has_arrived(generation) && self.datasets.library.read(generation) {
-            self.act(DatasetAction::Look { blob: generation, at: LookAt::Manifest });
+    /// The manifest of a version; if it is not in memory it is read, and those that wait for it are fed then.
+    pub(super) fn manifest_of(&mut self, version: Uuid) -> Option<Arc<chunking::dataset::Manifest>> {
+        let found = self.datasets.library.manifest(version, self.now);
+        if found.is_none() && self.facts.has_arrived(version) && self.datasets.library.read(version) {
+            self.act(DatasetAction::Look { blob: version, at: VerifyRequest::Manifest });
         }
         found
     }
 
     /// Keeps what a worker lacks until the manifest is in memory.
-    fn remember_lack(&mut self, worker: WorkerId, generation: Uuid, lack: &Lack) {
-        self.datasets.lacks.insert(worker, (generation, lack.clone()));
+    fn remember_lack(&mut self, worker: WorkerId, version: Uuid, lack: &Lack) {
+        self.datasets.lacks.insert(worker, (version, lack.clone()));
     }
 
-    /// Something new is here of a set: those that wait for it are fed.
-    pub(super) fn feed_pushes(&mut self, generation: Uuid) {
-        let workers = self.datasets.workers.iter().filter(|(_, at)| at.is_pushed(generation));
+    /// Something new is here of a dataset: those that wait for it are fed.
+    pub(super) fn feed_pushes(&mut self, version: Uuid) {
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.is_pushed(version));
         let workers: Vec<(WorkerId, Option<ConnId>)> =
             workers.map(|(worker, at)| (*worker, at.conn)).collect();
         for (worker, conn) in workers {
             match (self.datasets.lacks.remove(&worker), conn) {
-                (Some((of, lack)), Some(conn)) if of == generation => {
-                    self.worker_lacks(conn, worker, generation, &lack);
+                (Some((of, lack)), Some(conn)) if of == version => {
+                    self.worker_lacks(conn, worker, version, &lack);
                 }
                 _ => self.feed_push(worker),
             }
@@ -429,11 +429,11 @@ impl Step<'_> {
         }
     }
 
-    /// A pack of a set begins to come: those that lack pieces of it get it as it comes.
-    pub(super) fn pack_comes(&mut self, generation: Uuid, pack: BlobId, layout: &Layout) {
+    /// A pack of a dataset begins to come: those that lack pieces of it get it as it comes.
+    pub(super) fn pack_comes(&mut self, version: Uuid, pack: BlobId, layout: &Layout) {
         let mut wanting = Vec::new();
         for (worker, at) in &mut self.datasets.workers {
-            let Some(push) = at.push.as_mut().filter(|push| push.wish.generation == generation) else {
+            let Some(push) = at.push.as_mut().filter(|push| push.wanted.version == version) else {
                 continue;
             };
             let before = push.unplaced.len();
@@ -455,7 +455,7 @@ impl Step<'_> {
             return self.feed_classic(worker);
         }
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
-        let generation = push.wish.generation;
+        let version = push.wanted.version;
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
         // One that was announced and is not opened yet is looked at again when it is.
         let has_begun = |pack: BlobId| {
@@ -467,17 +467,17 @@ impl Step<'_> {
         for pack in packs {
             let Some((layout, _)) = self.datasets.library.pack(pack) else { continue };
             let says = Pack { pieces: PieceList::new(layout.pieces().to_vec()) };
-            self.say(conn, pack, generation, Says::Pack(says));
+            self.say(conn, pack, version, Says::Pack(says));
             if let Some(push) = self.push_of(worker) {
                 push.packs.remove(&pack);
                 push.open.insert(pack);
             }
             self.datasets.library.use_packs(&[pack], self.now);
-            self.attach(conn, pack, generation, Again::Yes);
+            self.attach(conn, pack, version, Again::Yes);
         }
     }
 
-    /// A worker has got a part of a set.
+    /// A worker has got a part of a dataset.
     pub(super) fn part_taken(&mut self, conn: ConnId, worker: Option<WorkerId>, blob: BlobId) {
         self.act(DatasetAction::Detach { conn, blob });
         let Some(worker) = worker else { return };
@@ -486,13 +486,13 @@ impl Step<'_> {
         }
     }
 
-    /// A worker does not take a part of a set.
+    /// A worker does not take a part of a dataset.
     pub(super) fn part_refused(&mut self, worker: WorkerId, blob: BlobId, reason: Reason, text: &str) {
         let Some(push) = self.push_of(worker) else { return };
-        if push.wish.generation != blob && !push.open.remove(&blob) {
+        if push.wanted.version != blob && !push.open.remove(&blob) {
             return;
         }
-        let (generation, cache) = (push.wish.generation, push.wish.cache.clone());
+        let (version, cache) = (push.wanted.version, push.wanted.cache.clone());
         if reason == Reason::UNKNOWN {
             // It has it already, or does not want it any more; it says which.
             return debug!(%worker, %cache, "a worker does not need a part of a dataset: {text}");
@@ -500,10 +500,10 @@ impl Step<'_> {
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
         let pack = self.datasets.library.pack(blob);
         if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) = pack {
-            // It may be the client's fault, which the leader finds too: the worker gets the set when it is kept.
-            return self.stop_pushing_to(worker, generation);
+            // It may be the client's fault, which the leader finds too: the worker gets the dataset when it is kept.
+            return self.stop_pushing_to(worker, version);
         }
-        self.push_ended(worker, generation, CachePutResult::failed(cache.as_str(), text));
+        self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
     }
 
     /// A worker has answered.
@@ -516,18 +516,18 @@ impl Step<'_> {
         }
     }
 
-    pub(super) fn push_ended(&mut self, worker: WorkerId, generation: Uuid, result: CachePutResult) {
+    pub(super) fn push_ended(&mut self, worker: WorkerId, version: Uuid, result: CachePutResult) {
         let now = self.now;
         self.datasets.lacks.remove(&worker);
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
-        let Wish { cache, digest, .. } = push.wish;
+        let Some(push) = at.push.take_if(|push| push.wanted.version == version) else { return };
+        let WantedVersion { cache, digest, .. } = push.wanted;
         match result.status {
             CacheStatus::Ok | CacheStatus::Skipped => {
                 self.set_held(worker, &cache, Some(digest));
                 if push.sent > 0 {
                     let (bytes, span) = (push.sent, now.since(push.since));
-                    self.tell(Event::SetsMoved { worker, bytes, span });
+                    self.tell(Event::DatasetsMoved { worker, bytes, span });
                 }
             }
             CacheStatus::Failed | CacheStatus::Other(_) => {
@@ -539,49 +539,49 @@ impl Step<'_> {
                 } else {
                     self.tell_not_coming(worker, &cache);
                 }
-                // What it has of before the set was replaced is for no job; nothing is replaced before it is kept.
+                // What it has of before the dataset was replaced is for no job; nothing is replaced before it is kept.
                 if let Some(dataset) = self.facts.dataset(&cache) {
                     self.release_old(worker, &dataset);
                 }
             }
         }
         if let Some(conn) = self.datasets.workers.get(&worker).and_then(|at| at.conn) {
-            for blob in push.open.into_iter().chain([generation]) {
+            for blob in push.open.into_iter().chain([version]) {
                 self.act(DatasetAction::Detach { conn, blob });
             }
         }
-        self.tell_putters(generation, worker, &result);
+        self.tell_putters(version, worker, &result);
         self.reconcile(worker);
     }
 
-    /// A generation is not to be held any more, never came to be, or has to begin anew: whoever is getting it stops.
-    pub(super) fn stop_pushing(&mut self, generation: Uuid) {
+    /// A version is not to be held any more, never came to be, or has to begin anew: whoever is getting it stops.
+    pub(super) fn stop_pushing(&mut self, version: Uuid) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-            self.stop_pushing_to(worker, generation);
+            self.stop_pushing_to(worker, version);
         }
     }
 
-    fn stop_pushing_to(&mut self, worker: WorkerId, generation: Uuid) {
+    fn stop_pushing_to(&mut self, worker: WorkerId, version: Uuid) {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
-        let Some(push) = at.push.take_if(|push| push.wish.generation == generation) else { return };
+        let Some(push) = at.push.take_if(|push| push.wanted.version == version) else { return };
         if let Some(conn) = at.conn {
-            for blob in push.open.iter().copied().chain([generation]) {
+            for blob in push.open.iter().copied().chain([version]) {
                 self.act(DatasetAction::Detach { conn, blob });
             }
         }
         self.datasets.lacks.remove(&worker);
-        let cache = push.wish.cache;
-        self.release(worker, &cache, generation, Reason::CANCELLED, "the dataset does not come, or not now");
+        let cache = push.wanted.cache;
+        self.release(worker, &cache, version, Reason::CANCELLED, "the dataset does not come, or not now");
         self.tell_not_coming(worker, &cache);
         self.push_next(worker);
     }
 
-    /// A set is not kept any more: workers free their disks.
+    /// A dataset is not kept any more: workers free their disks.
     pub(super) fn dataset_removed(&mut self, dataset: &Arc<Dataset>) {
-        info!(cache = %dataset.cache, generation = %dataset.generation, "a dataset is removed");
+        info!(cache = %dataset.cache, version = %dataset.version, "a dataset is removed");
         self.datasets.lineage.remove(&dataset.cache);
-        self.forget_frames(dataset.generation);
-        self.stop_pushing(dataset.generation);
+        self.forget_frames(dataset.version);
+        self.stop_pushing(dataset.version);
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
             let was_queued = at.is_queued(&dataset.cache);
@@ -603,7 +603,7 @@ impl Step<'_> {
         self.answer_removed(&dataset.cache, bytes);
     }
 
-    /// A part of a kept set is damaged at the leader: who gets it now cannot, and a put brings it again.
+    /// A part of a kept dataset is damaged at the leader: who gets it now cannot, and a put brings it again.
     pub(super) fn broken_part(&mut self, blob: BlobId, text: &str) {
         let broken: Vec<Arc<Dataset>> = {
             let datasets = self.facts.datasets();
@@ -619,8 +619,8 @@ impl Step<'_> {
                 dataset.cache
             );
             for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
-                if self.push_of(worker).is_some_and(|push| push.wish.generation == dataset.generation) {
-                    self.push_is_broken(worker, dataset.generation, &text);
+                if self.push_of(worker).is_some_and(|push| push.wanted.version == dataset.version) {
+                    self.push_is_broken(worker, dataset.version, &text);
                 }
             }
         }
@@ -628,12 +628,12 @@ impl Step<'_> {
 }
 
 impl Datasets {
-    /// Bytes of a part of a set went to a worker.
+    /// Bytes of a part of a dataset went to a worker.
     pub(in crate::leader) fn count_sent(&mut self, worker: WorkerId, bytes: u64) {
         let Some(push) = self.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else { return };
         push.sent = push.sent.saturating_add(bytes);
-        let generation = push.wish.generation;
-        for putting in self.puts.values_mut().filter(|putting| putting.manifest_id() == generation) {
+        let version = push.wanted.version;
+        for putting in self.puts.values_mut().filter(|putting| putting.manifest_id() == version) {
             putting.moved = putting.moved.saturating_add(bytes);
         }
     }

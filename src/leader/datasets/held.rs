@@ -3,21 +3,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use chunking::message::{Have, Reason, SetState};
+use chunking::message::{Have, Reason, DatasetState};
 use tracing::{debug, info};
 use uuid::Uuid;
 
 use super::classic_workers::ClassicWorker;
-use super::distribution::{Push, Wish};
+use super::distribution::{Push, WantedVersion};
 use super::{Datasets, Facts, Step};
 use crate::core::Event;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 
-/// Sets that a worker may have; what it says beyond is not noted.
-const SETS_AT_WORKER_MAX: usize = 65_536;
+/// Datasets that a worker may have; what it says beyond is not noted.
+const DATASETS_AT_WORKER_MAX: usize = 65_536;
 
 /// The same of all workers together, with what they could not take.
-const SETS_AT_WORKERS_MAX: usize = 524_288;
+const DATASETS_AT_WORKERS_MAX: usize = 524_288;
 
 /// Bytes of a reason that is kept.
 const REASON_BYTES_MAX: usize = 256;
@@ -32,16 +32,16 @@ pub(super) struct AtWorker {
     pub(super) used: u64,
     /// What it said that it has, and what was brought there.
     held: BTreeMap<CacheId, [u8; 32]>,
-    /// Sets that it could not take, or does not have any more: they are not pushed again unasked.
+    /// Datasets that it could not take, or does not have any more: they are not pushed again unasked.
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
     pub(super) push: Option<Push>,
-    /// Sets that it is asked to hold next: those that jobs wait for first.
+    /// Datasets that it is asked to hold next: those that jobs wait for first.
     pub(super) queue: Vec<CacheId>,
     /// If it is a classic worker.
     pub(super) classic: Option<ClassicWorker>,
 }
 
-/// Why a worker does not hold a set that it was to hold.
+/// Why a worker does not hold a dataset that it was to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotHeld {
     Failed(String),
@@ -56,7 +56,7 @@ pub(super) fn reason(text: &str) -> String {
 }
 
 impl AtWorker {
-    /// Sets of which something is noted.
+    /// Datasets of which something is noted.
     fn noted(&self) -> usize {
         self.held.len() + self.not_held.len()
     }
@@ -66,42 +66,42 @@ impl AtWorker {
         AtWorker { conn: Some(conn), told: true, classic: Some(classic), ..AtWorker::default() }
     }
 
-    pub(super) fn holds(&self, wish: &Wish) -> bool {
-        self.held_of(&wish.cache) == Some(wish.digest)
+    pub(super) fn holds(&self, wanted: &WantedVersion) -> bool {
+        self.held_of(&wanted.cache) == Some(wanted.digest)
     }
 
-    /// Which content of a set it has.
+    /// Which content of a dataset it has.
     pub(super) fn held_of(&self, cache: &CacheId) -> Option<[u8; 32]> {
         self.held.get(cache).copied()
     }
 
-    /// The push of a set, whatever its content.
+    /// The push of a dataset, whatever its content.
     pub(super) fn push_of(&self, cache: &CacheId) -> Option<&Push> {
-        self.push.as_ref().filter(|push| push.wish.cache == *cache)
+        self.push.as_ref().filter(|push| push.wanted.cache == *cache)
     }
 
-    /// Whether this version of a set is on its way to it.
-    pub(super) fn is_pushed(&self, generation: Uuid) -> bool {
-        self.push.as_ref().is_some_and(|push| push.wish.generation == generation)
+    /// Whether this version of a dataset is on its way to it.
+    pub(super) fn is_pushed(&self, version: Uuid) -> bool {
+        self.push.as_ref().is_some_and(|push| push.wanted.version == version)
     }
 
-    /// What jobs find of a set there: a content, and how many of its bytes are still to come. The content
+    /// What jobs find of a dataset there: a content, and how many of its bytes are still to come. The content
     /// that counts goes before one that comes, and that before one that counts no more.
     fn holding(&self, cache: &CacheId, counts: Option<[u8; 32]>) -> Option<([u8; 32], u64)> {
         self.conn?;
         let held = self.held_of(cache);
         let coming = self.push_of(cache).filter(|_| held.is_none() || held != counts);
-        coming.map(|push| (push.wish.digest, push.missing)).or(held.map(|digest| (digest, 0)))
+        coming.map(|push| (push.wanted.digest, push.missing)).or(held.map(|digest| (digest, 0)))
     }
 
-    /// Whether a set waits for its turn.
+    /// Whether a dataset waits for its turn.
     pub(super) fn is_queued(&self, cache: &CacheId) -> bool {
         self.queue.contains(cache)
     }
 }
 
 impl Datasets {
-    /// The first of these sets that a worker said it cannot hold, in words, with why and what helps.
+    /// The first of these datasets that a worker said it cannot hold, in words, with why and what helps.
     pub(in crate::leader) fn unheld(
         &self,
         facts: &dyn Facts,
@@ -111,7 +111,7 @@ impl Datasets {
         let at = self.workers.get(&worker)?;
         let why = |cache: &CacheId| match at.not_held.get(cache) {
             Some((digest, NotHeld::Failed(why))) => {
-                let is_same = facts.dataset(cache).is_some_and(|set| set.digest == *digest);
+                let is_same = facts.dataset(cache).is_some_and(|dataset| dataset.digest == *digest);
                 is_same.then(|| format!("cannot hold dataset {cache}: {why}"))
             }
             Some((_, NotHeld::Gone(_))) | None => None,
@@ -121,7 +121,7 @@ impl Datasets {
 }
 
 impl Step<'_> {
-    /// Tells what jobs find of a set at a worker.
+    /// Tells what jobs find of a dataset at a worker.
     pub(super) fn tell_holding(&mut self, worker: WorkerId, cache: &CacheId) {
         let counts = self.facts.dataset(cache).map(|dataset| dataset.digest);
         let holding = self.datasets.workers.get(&worker).and_then(|at| at.holding(cache, counts));
@@ -132,7 +132,7 @@ impl Step<'_> {
         });
     }
 
-    /// A set that was on its way to a worker does not come, which jobs may wait for. What the worker had
+    /// A dataset that was on its way to a worker does not come, which jobs may wait for. What the worker had
     /// of it before is still there.
     pub(super) fn tell_not_coming(&mut self, worker: WorkerId, cache: &CacheId) {
         self.tell(Event::NotHolding { worker, cache: cache.clone() });
@@ -141,7 +141,7 @@ impl Step<'_> {
         }
     }
 
-    /// A worker has a set from now on, or not any more.
+    /// A worker has a dataset from now on, or not any more.
     pub(super) fn set_held(&mut self, worker: WorkerId, cache: &CacheId, digest: Option<[u8; 32]>) {
         if let Some(at) = self.datasets.workers.get_mut(&worker) {
             match digest {
@@ -169,29 +169,29 @@ impl Step<'_> {
         (at.budget, at.used, at.told) = (have.budget, have.used, true);
         if have.anew != 0 {
             at.held.clear();
-            let coming = at.push.as_ref().map(|push| push.wish.cache.clone());
+            let coming = at.push.as_ref().map(|push| push.wanted.cache.clone());
             self.tell(Event::HoldsNothing { worker });
             coming.into_iter().for_each(|cache| self.tell_holding(worker, &cache));
         }
         let noted: usize = self.datasets.workers.values().map(AtWorker::noted).sum();
-        let mut room = SETS_AT_WORKERS_MAX.saturating_sub(noted);
-        for set in have.sets.as_slice() {
-            let Ok(cache) = CacheId::parse(set.cache_id.as_str()) else {
-                debug!(%worker, cache = set.cache_id.as_str(), "a worker names a set that cannot be one");
+        let mut room = DATASETS_AT_WORKERS_MAX.saturating_sub(noted);
+        for dataset in have.datasets.as_slice() {
+            let Ok(cache) = CacheId::parse(dataset.cache_id.as_str()) else {
+                debug!(%worker, cache = dataset.cache_id.as_str(), "a worker names a dataset that cannot be one");
                 continue;
             };
             // One text for all workers that have it.
             let known = self.facts.dataset(&cache).map(|dataset| dataset.cache.clone());
             let cache = known.unwrap_or(cache);
-            match set.state {
-                SetState::Held => self.worker_holds(worker, cache, set.digest.bytes, &mut room),
-                SetState::Gone => {
-                    // Zeros stand for a set that it was told to drop.
-                    let given_up = Some(set.digest.bytes).filter(|digest| *digest != [0; 32]);
-                    self.worker_lost(worker, cache, set.text.as_str(), given_up, &mut room);
+            match dataset.state {
+                DatasetState::Held => self.worker_holds(worker, cache, dataset.digest.bytes, &mut room),
+                DatasetState::Gone => {
+                    // Zeros stand for a dataset that it was told to drop.
+                    let given_up = Some(dataset.digest.bytes).filter(|digest| *digest != [0; 32]);
+                    self.worker_lost(worker, cache, dataset.text.as_str(), given_up, &mut room);
                 }
-                SetState::Lost => self.worker_lost(worker, cache, set.text.as_str(), None, &mut room),
-                SetState::Wanted => self.worker_wants(worker, conn, cache),
+                DatasetState::Lost => self.worker_lost(worker, cache, dataset.text.as_str(), None, &mut room),
+                DatasetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
         self.agent_told(worker);
@@ -201,7 +201,7 @@ impl Step<'_> {
     fn worker_holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], room: &mut usize) {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
         if !at.held.contains_key(&cache) {
-            if at.held.len() >= SETS_AT_WORKER_MAX || *room == 0 {
+            if at.held.len() >= DATASETS_AT_WORKER_MAX || *room == 0 {
                 return;
             }
             *room -= 1;
@@ -219,7 +219,7 @@ impl Step<'_> {
         }
     }
 
-    /// A worker does not hold a set any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
+    /// A worker does not hold a dataset any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
     fn worker_lost(
         &mut self,
         worker: WorkerId,
@@ -233,7 +233,7 @@ impl Step<'_> {
             info!(%worker, %cache, "a worker does not hold a dataset any more: {text}");
         }
         let is_noted = at.not_held.contains_key(&cache);
-        let has_room = is_noted || at.not_held.len() < SETS_AT_WORKER_MAX && *room > 0;
+        let has_room = is_noted || at.not_held.len() < DATASETS_AT_WORKER_MAX && *room > 0;
         if let Some(digest) = given_up.filter(|_| has_room) {
             *room -= usize::from(!is_noted);
             at.not_held.insert(cache.clone(), (digest, NotHeld::Gone(reason(text))));

@@ -21,7 +21,7 @@ use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::leader::Asked;
 use crate::leader::submit::RefusalText;
 use crate::model::CachePutResult;
-use crate::store::look::{LookAt, Looked};
+use crate::store::verify::{VerifyRequest, Verified};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(in crate::leader) enum DatasetEvent {
     /// A part of a dataset cannot be had: its client gave it up, or the disk does not give it.
     Failed { blob: BlobId, text: String },
     /// A part of a dataset was looked at.
-    Looked { blob: BlobId, result: Result<Looked, String> },
+    Verified { blob: BlobId, result: Result<Verified, String> },
     /// A classic client's put came whole, and its contents are in packs.
     ClassicCame { came: Came, packs: Vec<(BlobId, Layout)> },
     /// The inputs of a job are in packs.
@@ -53,7 +53,7 @@ pub(in crate::leader) enum DatasetEvent {
     /// A worker says what it has.
     WorkerHas { conn: ConnId, worker: WorkerId, have: Have },
     /// A worker says what it lacks of the dataset that it is asked to hold.
-    WorkerLacks { conn: ConnId, worker: WorkerId, generation: Uuid, lack: Lack },
+    WorkerLacks { conn: ConnId, worker: WorkerId, version: Uuid, lack: Lack },
     /// A worker answers.
     WorkerAcked { worker: WorkerId, to: Uuid, result: CachePutResult },
     /// A worker has got a part of a dataset.
@@ -105,7 +105,7 @@ pub(in crate::leader) struct StagedInputs {
     /// The put, as the leader calls it.
     pub(in crate::leader) key: Uuid,
     /// The id that the manifest gets.
-    pub(in crate::leader) generation: Uuid,
+    pub(in crate::leader) version: Uuid,
     pub(in crate::leader) manifest: Manifest,
 }
 
@@ -121,7 +121,7 @@ pub(in crate::leader) enum DatasetAction {
     /// Ask a classic worker whether it knows CachePut, by a put of nothing.
     AskClassic { conn: ConnId },
     /// Send a classic worker a dataset whole.
-    SendSet { conn: ConnId, generation: Uuid, payload: Bytes },
+    SendDataset { conn: ConnId, version: Uuid, payload: Bytes },
     /// Answer an operator who asked.
     Answer { to: Asked, answer: Result<Value, String> },
     /// Tell the broker something, or propose a record to it.
@@ -138,14 +138,14 @@ pub(in crate::leader) enum DatasetAction {
     TurnAway { conn: ConnId, blob: BlobId },
     /// Keep bytes that were made here as a blob; then [`DatasetEvent::Arrived`] or [`DatasetEvent::Failed`].
     KeepManifest { blob: BlobId, key: Uuid, bytes: Bytes },
-    /// Give a blob to a worker, for this generation.
-    Attach { conn: ConnId, blob: BlobId, generation: Uuid, again: Again },
+    /// Give a blob to a worker, for this version.
+    Attach { conn: ConnId, blob: BlobId, version: Uuid, again: Again },
     /// Do not give a blob to a worker any more.
     Detach { conn: ConnId, blob: BlobId },
     /// All of a blob has come, and its sender need not be asked again.
     Settle { blob: BlobId },
-    /// Look at a blob on the disk; then [`DatasetEvent::Looked`].
-    Look { blob: BlobId, at: LookAt },
+    /// Look at a blob on the disk; then [`DatasetEvent::Verified`].
+    Look { blob: BlobId, at: VerifyRequest },
     /// Forget a blob.
     Forget { blob: BlobId },
 }

@@ -1,7 +1,7 @@
 //! Datasets at the leader: clients put them, the leader keeps them as blobs, workers get them ahead of the jobs that need them.
 //!
 //! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
-//! set at a time for each worker, whenever something changes: a set is put or removed, a worker joins, loses one or needs one.
+//! set at a time for each worker, whenever something changes: a dataset is put or removed, a worker joins, loses one or needs one.
 //!
 //! [`Datasets`] is a machine: events in, actions out. Of the rest of the leader it knows what
 //! [`Facts`] say; `datasets_wiring` does what it wants done.
@@ -12,9 +12,9 @@ mod classic_workers;
 mod distribution;
 mod held;
 mod interface;
-mod library;
+mod pack_index;
 mod put;
-mod putters;
+mod put_waiters;
 mod putting;
 mod questions;
 mod staged;
@@ -33,7 +33,7 @@ use super::Asked;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
-use crate::store::look::{LookAt, Looked};
+use crate::store::verify::{VerifyRequest, Verified};
 use agents::Agents;
 use classic_put::Lineage;
 pub(super) use classic_put::{Came, Checked};
@@ -42,7 +42,7 @@ use held::AtWorker;
 pub(super) use interface::{
     Again, DatasetAction, DatasetEvent, Facts, RestoredPart, Says, StagedInputs, WorkerFacts, WorkerKind,
 };
-use library::Library;
+use pack_index::PackIndex;
 use putting::Putting;
 use questions::Inspection;
 
@@ -64,14 +64,14 @@ const LOOK_FOR_WORKERS_EVERY: Duration = Duration::from_secs(1);
 /// Datasets, as the leader knows them beside the log.
 #[derive(Debug)]
 pub(super) struct Datasets {
-    /// How long packs stay that no set has.
+    /// How long packs stay that no dataset has.
     grace: Duration,
-    library: Library,
+    library: PackIndex,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
     /// Puts of classic clients that wait for their turn.
     came: VecDeque<Came>,
-    /// What sets were before files were added to them.
+    /// What datasets were before files were added to them.
     lineage: Lineage,
     /// Frames for classic workers.
     frames: Frames,
@@ -79,15 +79,15 @@ pub(super) struct Datasets {
     agents: Agents,
     /// What workers hold and get.
     workers: BTreeMap<WorkerId, AtWorker>,
-    /// What workers said they lack of sets whose manifests are being read.
+    /// What workers said they lack of datasets whose manifests are being read.
     lacks: HashMap<WorkerId, (Uuid, Lack)>,
-    /// Sets that are being committed: their blobs are needed.
+    /// Datasets that are being committed: their blobs are needed.
     committing: HashMap<Uuid, Arc<Dataset>>,
     /// Questions that wait for workers, or for the disk.
     inspections: HashMap<Uuid, Inspection>,
-    /// Questions that wait until a set is removed.
+    /// Questions that wait until a dataset is removed.
     removals: HashMap<CacheId, Vec<Asked>>,
-    /// Packs of an earlier life that no set has: what is in them was never checked for certain.
+    /// Packs of an earlier life that no dataset has: what is in them was never checked for certain.
     loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
     statuses: HashMap<Uuid, Vec<(CacheId, Asked)>>,
@@ -99,11 +99,11 @@ pub(super) struct Datasets {
 }
 
 impl Datasets {
-    /// None yet. Packs that no set has stay for `grace`.
+    /// None yet. Packs that no dataset has stay for `grace`.
     pub(super) fn new(grace: Duration) -> Self {
         Datasets {
             grace,
-            library: Library::default(),
+            library: PackIndex::default(),
             puts: BTreeMap::new(),
             came: VecDeque::new(),
             lineage: Lineage::new(),
@@ -142,7 +142,7 @@ impl Datasets {
         self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
     }
 
-    /// Every blob that is needed: of sets that are kept or about to be.
+    /// Every blob that is needed: of datasets that are kept or about to be.
     fn needed_blobs(&self, facts: &dyn Facts) -> HashSet<BlobId> {
         facts.datasets().chain(self.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
     }
@@ -157,7 +157,7 @@ impl Datasets {
         }
     }
 
-    /// Packs that no set has, no put under way needs, and nobody used for so long.
+    /// Packs that no dataset has, no put under way needs, and nobody used for so long.
     pub(super) fn stale_packs(&self, now: Micros, facts: &dyn Facts, grace: Duration) -> Vec<BlobId> {
         let mut needed = self.needed_blobs(facts);
         // A put may take longer than that.
@@ -185,7 +185,7 @@ impl Step<'_> {
             DatasetEvent::Opened { conn, blob, open } => self.opened(conn, blob, open),
             DatasetEvent::Arrived { blob } => self.part_arrived(blob),
             DatasetEvent::Failed { blob, text } => self.part_is_bad(blob, &text),
-            DatasetEvent::Looked { blob, result } => self.looked(blob, result),
+            DatasetEvent::Verified { blob, result } => self.looked(blob, result),
             DatasetEvent::ClassicCame { came, packs } => self.classic_came(came, packs),
             DatasetEvent::Staged { inputs, packs } => self.staged_came(inputs, packs),
             DatasetEvent::StagingOver { job } => self.end_put_of(job),
@@ -195,8 +195,8 @@ impl Step<'_> {
             DatasetEvent::AgentChanged { worker, agent } => self.agent_changed(worker, agent),
             DatasetEvent::AgentWanted { agent, cache } => self.ask_agent(agent, cache),
             DatasetEvent::WorkerHas { conn, worker, have } => self.worker_has(conn, worker, &have),
-            DatasetEvent::WorkerLacks { conn, worker, generation, lack } => {
-                self.worker_lacks(conn, worker, generation, &lack);
+            DatasetEvent::WorkerLacks { conn, worker, version, lack } => {
+                self.worker_lacks(conn, worker, version, &lack);
             }
             DatasetEvent::WorkerAcked { worker, to, result } => self.worker_acked(worker, to, result),
             DatasetEvent::PartTaken { conn, worker, blob } => self.part_taken(conn, worker, blob),
@@ -237,9 +237,9 @@ impl Step<'_> {
     }
 
     /// A part of a dataset was looked at.
-    fn looked(&mut self, blob: BlobId, result: Result<Looked, String>) {
+    fn looked(&mut self, blob: BlobId, result: Result<Verified, String>) {
         let result = match result {
-            Ok(Looked::Pieces { reader, found }) => return self.pieces_read(blob, reader, found),
+            Ok(Verified::Pieces { reader, found }) => return self.pieces_read(blob, reader, found),
             result => result,
         };
         if let Some(questions) = self.datasets.rechecks.remove(&blob) {
@@ -247,17 +247,17 @@ impl Step<'_> {
             return self.answer_statuses(blob);
         }
         match result {
-            Ok(Looked::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
-            Ok(Looked::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
-            Ok(Looked::Pack(layout)) => self.pack_is_good(blob, layout),
-            Ok(Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
+            Ok(Verified::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
+            Ok(Verified::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
+            Ok(Verified::Pack(layout)) => self.pack_is_good(blob, layout),
+            Ok(Verified::Pieces { .. } | Verified::Bytes { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
         }
         self.answer_statuses(blob);
         self.classic_turns();
     }
 
-    /// A part of a set of an earlier life is here, as its file is. Packs that came whole for a put that never ended stay for a
+    /// A part of a dataset of an earlier life is here, as its file is. Packs that came whole for a put that never ended stay for a
     /// while: a client that goes on with it need not bring them again.
     fn restored(&mut self, blob: BlobId, part: RestoredPart) {
         match part {
@@ -268,14 +268,14 @@ impl Step<'_> {
             }
         }
         self.datasets.library.restore(blob, self.now);
-        let at = LookAt::PackList(self.facts.blob_bytes(blob));
+        let at = VerifyRequest::PackList(self.facts.blob_bytes(blob));
         self.act(DatasetAction::Look { blob, at });
     }
 
-    /// The list of a pack that no set has was read: its pieces are checked before they count.
+    /// The list of a pack that no dataset has was read: its pieces are checked before they count.
     fn check_loose(&mut self, blob: BlobId, layout: Arc<Layout>) {
         self.datasets.library.listed(blob, layout.clone());
-        self.act(DatasetAction::Look { blob, at: LookAt::Pack(layout) });
+        self.act(DatasetAction::Look { blob, at: VerifyRequest::Pack(layout) });
         if !self.datasets.library.is_listing() {
             self.feed_all();
         }
@@ -332,7 +332,7 @@ impl Step<'_> {
         self.datasets.frames.rest();
     }
 
-    /// The blobs of a set that was removed or replaced go at once, but for those that others need.
+    /// The blobs of a dataset that was removed or replaced go at once, but for those that others need.
     fn release_blobs(&mut self, dataset: &Dataset) {
         let needed = self.needed_blobs();
         let gone: Vec<BlobId> = dataset.blobs().filter(|blob| !needed.contains(blob)).collect();

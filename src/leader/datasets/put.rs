@@ -1,5 +1,5 @@
-//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the set is committed. How it
-//! goes with the workers the client hears in `putters`.
+//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the dataset is committed. How it
+//! goes with the workers the client hears in `put_waiters`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::{BlobId, DatasetAction, Datasets, Facts, MANIFEST, PACK, Says, Step};
 use crate::core::Event;
 use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId};
-use crate::core::names::names_of_set;
+use crate::core::names::names_of_dataset;
 use crate::core::subject::worker_patterns;
 use crate::leader::submit::RefusalText;
-use crate::store::look::LookAt;
+use crate::store::verify::VerifyRequest;
 use crate::units::{ByteSize, Count};
 
 /// Times that packs of one put may be other than they should be before it is refused.
@@ -39,13 +39,13 @@ pub(super) const PUTS_OF_CONN_MAX: usize = 8;
 const DATASETS_MAX: usize = 65_536;
 const PIECES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of manifests of such puts: they are held in memory until their sets are kept.
+/// Bytes of manifests of such puts: they are held in memory until their datasets are kept.
 const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Packs that one put may have on their way at a time.
 const PACKS_COMING_MAX: usize = 64;
 
-/// The id that a client gives its set. Those of sets that the leader makes of jobs' inputs are nobody else's.
+/// The id that a client gives its dataset. Those of datasets that the leader makes of jobs' inputs are nobody else's.
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
     if cache.is_the_leaders() {
@@ -54,14 +54,14 @@ pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     Ok(cache)
 }
 
-/// Whether one more set may be kept.
-pub(super) fn room_for_set(facts: &dyn Facts, cache: &CacheId) -> Result<(), RefusalText> {
-    let sets = facts.dataset_count();
-    if sets >= DATASETS_MAX && facts.dataset(cache).is_none() {
+/// Whether one more dataset may be kept.
+pub(super) fn room_for_dataset(facts: &dyn Facts, cache: &CacheId) -> Result<(), RefusalText> {
+    let datasets = facts.dataset_count();
+    if datasets >= DATASETS_MAX && facts.dataset(cache).is_none() {
         let text = format!(
-            "the leader keeps {sets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
+            "the leader keeps {datasets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
         );
-        return Err(RefusalText::numbers(Reason::BUSY, sets as u64, DATASETS_MAX as u64, text));
+        return Err(RefusalText::numbers(Reason::BUSY, datasets as u64, DATASETS_MAX as u64, text));
     }
     // A manifest and a pack at least.
     facts.too_many_blobs(2).map_or(Ok(()), Err)
@@ -149,7 +149,7 @@ impl Step<'_> {
         match known {
             Some(known)
                 if known.digest == putting.put.digest.bytes
-                    && self.datasets.library.has_all(known.generation, &known.packs) =>
+                    && self.datasets.library.has_all(known.version, &known.packs) =>
             {
                 self.say_lack(Some(conn), request, Lacking::Nothing, 0, Default::default());
                 self.put_again(request, putting, &known);
@@ -225,7 +225,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is room for one more set.
+    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is room for one more dataset.
     fn may_begin(&self, putting: &Putting) -> Result<(), RefusalText> {
         let id = putting.put.manifest;
         if self.datasets.committing.contains_key(&id) {
@@ -237,12 +237,12 @@ impl Step<'_> {
                 format!("the put names blob {id} for its manifest, which is another one's: use a new id");
             return Err(RefusalText::invalid(text));
         }
-        room_for_set(self.facts, &putting.cache)
+        room_for_dataset(self.facts, &putting.cache)
     }
 
     /// Puts what is there already: for other workers, if they are others.
     pub(super) fn put_again(&mut self, request: Uuid, mut putting: Putting, known: &Arc<Dataset>) {
-        putting.put.manifest = known.generation;
+        putting.put.manifest = known.version;
         let is_same = *known.target == *putting.target();
         putting.stage = if is_same { Stage::Spreading } else { Stage::Committing };
         let target = putting.target().into();
@@ -287,7 +287,7 @@ impl Step<'_> {
         };
         let known: HashSet<_> = manifest.pieces().iter().collect();
         let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
-        let is_coming = |library: &super::Library| {
+        let is_coming = |library: &super::PackIndex| {
             library.pack(pack).is_some_and(|(known, state)| {
                 state.request() == Some(request) && known.pieces() == layout.pieces()
             })
@@ -302,7 +302,7 @@ impl Step<'_> {
         }
         if is_foreign || putting.packs.len() >= PACKS_COMING_MAX {
             let text = format!(
-                "pack {pack} has pieces that the set has not, or is one too many: {PACKS_COMING_MAX} may be on their way"
+                "pack {pack} has pieces that the dataset has not, or is one too many: {PACKS_COMING_MAX} may be on their way"
             );
             return self.refuse_put(request, RefusalText::invalid(text));
         }
@@ -343,7 +343,7 @@ impl Step<'_> {
         let Some(plan) = ChunkPlan::new(open.size, CHUNK_BYTES_MAX).ok().filter(|_| size_fits) else {
             return false;
         };
-        let generation = putting.put.manifest;
+        let version = putting.put.manifest;
         let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
         putting.opened.insert(id);
         if layout.is_none() {
@@ -355,7 +355,7 @@ impl Step<'_> {
         self.act(DatasetAction::Expect { blob: id, open: open.clone(), plan });
         if let Some(layout) = layout {
             self.datasets.library.comes(id);
-            self.pack_comes(generation, id, &layout);
+            self.pack_comes(version, id, &layout);
         }
         true
     }
@@ -364,9 +364,9 @@ impl Step<'_> {
     pub(super) fn part_arrived(&mut self, blob: BlobId) {
         self.act(DatasetAction::Settle { blob });
         let at = match self.datasets.library.check(blob) {
-            Some(layout) => LookAt::Pack(layout),
+            Some(layout) => VerifyRequest::Pack(layout),
             None if self.datasets.library.pack(blob).is_some() => return,
-            None if self.datasets.library.read(blob) => LookAt::Manifest,
+            None if self.datasets.library.read(blob) => VerifyRequest::Manifest,
             None => return,
         };
         self.act(DatasetAction::Look { blob, at });
@@ -404,13 +404,13 @@ impl Step<'_> {
             && manifest.files().len() as u64 == u64::from(putting.put.files);
         if !is_announced {
             let text = format!(
-                "the manifest is of another set than was announced: its digest is {found}, not {}",
+                "the manifest is of another dataset than was announced: its digest is {found}, not {}",
                 putting.put.digest
             );
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
         }
         // No path is made of them here: they go on as they stand in the manifest.
-        names_of_set(manifest.files().iter().map(|file| file.name.as_str()))
+        names_of_dataset(manifest.files().iter().map(|file| file.name.as_str()))
             .map_err(|error| RefusalText::invalid(error.to_string()))?;
         // What was made here is here.
         if !putting.is_made_here()
@@ -418,7 +418,7 @@ impl Step<'_> {
             && spool_now.saturating_add(bytes) > spool_max
         {
             let text = format!(
-                "{} of the set are lacking, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                "{} of the dataset are lacking, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
                 ByteSize(bytes),
                 ByteSize(spool_now),
                 ByteSize(spool_max)
@@ -435,16 +435,16 @@ impl Step<'_> {
         }
         putting.manifest = Some(manifest);
         putting.stage = Stage::Pieces;
-        let (generation, target) = (putting.put.manifest, putting.target().to_owned());
+        let (version, target) = (putting.put.manifest, putting.target().to_owned());
         self.ask_for_pieces(request);
         // Workers get it as it comes, if it comes at all.
         if self.datasets.puts.get(&request).is_some_and(|putting| putting.stage == Stage::Pieces) {
-            self.push_early(generation, &target);
+            self.push_early(version, &target);
         }
         Ok(())
     }
 
-    /// Asks the client for what lacks, or commits the set if nothing does.
+    /// Asks the client for what lacks, or commits the dataset if nothing does.
     fn ask_for_pieces(&mut self, request: Uuid) {
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
         let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
@@ -463,7 +463,7 @@ impl Step<'_> {
                 (putting.manifest, putting.manifest_bytes) = (None, 0);
                 let dataset = Dataset {
                     cache: putting.cache.clone(),
-                    generation: putting.put.manifest,
+                    version: putting.put.manifest,
                     digest: putting.put.digest.bytes,
                     bytes: putting.put.bytes,
                     files: putting.put.files,
@@ -488,7 +488,7 @@ impl Step<'_> {
     fn commit_dataset(&mut self, dataset: Dataset, staged: Option<JobId>) {
         let dataset = Arc::new(dataset);
         self.datasets.library.use_packs(&dataset.packs, self.now);
-        self.datasets.committing.insert(dataset.generation, dataset.clone());
+        self.datasets.committing.insert(dataset.version, dataset.clone());
         let event = match staged {
             Some(job) => Event::Staged { job, dataset },
             None => Event::PutDataset { dataset },
@@ -519,7 +519,7 @@ impl Step<'_> {
         let was_manifest = self.datasets.library.not_read(blob);
         self.datasets.loose.remove(&blob);
         let by_pack = self.datasets.library.forget(blob);
-        // What a set that is kept has is not thrown away: it may be read another time, and a put brings it again.
+        // What a dataset that is kept has is not thrown away: it may be read another time, and a put brings it again.
         if !self.needed_blobs().contains(&blob) {
             self.act(DatasetAction::Forget { blob });
         }
@@ -539,9 +539,9 @@ impl Step<'_> {
                 let text = format!("what came is not what was announced: {text}");
                 return self.refuse_put(request, RefusalText::new(Reason::BAD_DIGEST, text));
             }
-            // Workers got it as it came; they get the set when it is kept.
-            let generation = putting.put.manifest;
-            self.stop_pushing(generation);
+            // Workers got it as it came; they get the dataset when it is kept.
+            let version = putting.put.manifest;
+            self.stop_pushing(version);
             return self.ask_for_pieces(request);
         }
         self.broken_part(blob, text);
@@ -550,24 +550,24 @@ impl Step<'_> {
         }
     }
 
-    /// A set is kept from now on.
+    /// A dataset is kept from now on.
     pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, replaced: Option<Arc<Dataset>>) {
         info!(
-            cache = %dataset.cache, generation = %dataset.generation, bytes = dataset.bytes, files = dataset.files,
+            cache = %dataset.cache, version = %dataset.version, bytes = dataset.bytes, files = dataset.files,
             target = %dataset.target, packs = dataset.packs.len(), "a dataset is kept"
         );
-        self.datasets.committing.remove(&dataset.generation);
+        self.datasets.committing.remove(&dataset.version);
         self.note_lineage(dataset, replaced.as_deref());
-        if let Some(replaced) = replaced.filter(|replaced| replaced.generation != dataset.generation) {
+        if let Some(replaced) = replaced.filter(|replaced| replaced.version != dataset.version) {
             self.supersede(&replaced, dataset);
-            self.stop_pushing(replaced.generation);
-            self.forget_frames(replaced.generation);
+            self.stop_pushing(replaced.version);
+            self.forget_frames(replaced.version);
             self.release_blobs(&replaced);
         }
         let puts = self.datasets.puts.iter_mut();
         let mut spreading = Vec::new();
         for (request, putting) in puts {
-            if putting.put.manifest == dataset.generation && putting.stage == Stage::Committing {
+            if putting.put.manifest == dataset.version && putting.stage == Stage::Committing {
                 putting.stage = Stage::Spreading;
                 spreading.push(*request);
             }
@@ -632,7 +632,7 @@ impl Step<'_> {
         self.watch();
     }
 
-    /// The inputs of a job are not to become a set any more. One that is being committed goes when it is kept.
+    /// The inputs of a job are not to become a dataset any more. One that is being committed goes when it is kept.
     pub(super) fn end_put_of(&mut self, job: JobId) {
         let is_its = |putting: &Putting| {
             matches!(putting.origin, Origin::Staged(of) if of == job) && putting.stage != Stage::Committing
@@ -651,11 +651,11 @@ impl Step<'_> {
                 self.forget_part(pack);
             }
         }
-        let generation = putting.put.manifest;
-        let is_kept = self.needed_blobs().contains(&generation);
-        if !is_kept && (putting.opened.contains(&generation) || putting.is_made_here()) {
-            self.stop_pushing(generation);
-            self.forget_part(generation);
+        let version = putting.put.manifest;
+        let is_kept = self.needed_blobs().contains(&version);
+        if !is_kept && (putting.opened.contains(&version) || putting.is_made_here()) {
+            self.stop_pushing(version);
+            self.forget_part(version);
         }
         self.classic_turns();
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::BlobId;
 use super::classic_put::Classic;
-use super::putters::Awaited;
+use super::put_waiters::Awaited;
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
 
 /// How far a put is.
@@ -92,9 +92,9 @@ impl Putting {
         }
     }
 
-    /// Its set has files beside those that it put, and is of this generation.
-    pub(super) fn follow(&mut self, generation: Uuid) {
-        self.put.manifest = generation;
+    /// Its dataset has files beside those that it put, and is of this version.
+    pub(super) fn follow(&mut self, version: Uuid) {
+        self.put.manifest = version;
         if let Origin::Classic(_, classic) = &mut self.origin {
             classic.supersede();
         }
@@ -173,12 +173,12 @@ impl Putting {
         is_of_client && brings && is_same
     }
 
-    /// Bytes of the set.
+    /// Bytes of the dataset.
     pub(super) fn bytes(&self) -> u64 {
         self.put.bytes
     }
 
-    /// Whether its set is still to be kept.
+    /// Whether its dataset is still to be kept.
     pub(super) fn is_coming(&self) -> bool {
         self.stage != Stage::Spreading
     }
@@ -193,7 +193,7 @@ impl Putting {
         self.put.digest.bytes
     }
 
-    /// Files of the set.
+    /// Files of the dataset.
     pub(super) fn files(&self) -> u32 {
         self.put.files
     }

@@ -13,7 +13,7 @@ use super::held::{AtWorker, NotHeld};
 use super::{BlobId, DatasetAction, Says, Step};
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    self, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, SetPage, SetRow, SetShown,
+    self, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, DatasetPage, DatasetRow, DatasetShown,
     WorkerInspected,
 };
 use crate::core::Event;
@@ -24,9 +24,9 @@ use crate::leader::Asked;
 use crate::leader::ask::LISTED_MAX;
 use crate::leader::questions::written;
 use crate::model::CachePutResult;
-use crate::store::look::{LookAt, Looked};
+use crate::store::verify::{VerifyRequest, Verified};
 
-/// A question whether a set is as it was put, on its way.
+/// A question whether a dataset is as it was put, on its way.
 #[derive(Debug)]
 pub(super) struct Inspection {
     /// Whom to answer.
@@ -72,10 +72,10 @@ impl Step<'_> {
             Ok(dataset) => dataset,
             Err(text) => return self.answer_error(by, text),
         };
-        if self.manifest_of(dataset.generation).is_none()
-            && self.datasets.library.is_reading(dataset.generation)
+        if self.manifest_of(dataset.version).is_none()
+            && self.datasets.library.is_reading(dataset.version)
         {
-            let statuses = self.datasets.statuses.entry(dataset.generation).or_default();
+            let statuses = self.datasets.statuses.entry(dataset.version).or_default();
             return statuses.push((dataset.cache.clone(), by));
         }
         let shown = self.dataset_status(&dataset);
@@ -113,7 +113,7 @@ impl Step<'_> {
         }
     }
 
-    /// The set that a question names.
+    /// The dataset that a question names.
     fn dataset_asked(&self, cache_id: &str) -> Result<Arc<Dataset>, String> {
         let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
         let known = self.facts.dataset(&cache);
@@ -121,8 +121,8 @@ impl Step<'_> {
     }
 
     /// `dataset.ls`.
-    fn dataset_ls(&self) -> SetPage {
-        let sets = self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+    fn dataset_ls(&self) -> DatasetPage {
+        let datasets = self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
         let puts = self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
             let manifest = putting.manifest.as_ref();
             let lacking = manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
@@ -134,10 +134,10 @@ impl Step<'_> {
             }
         });
         let more = self.facts.datasets().nth(LISTED_MAX).is_some();
-        SetPage { sets, puts: puts.collect(), more }
+        DatasetPage { datasets, puts: puts.collect(), more }
     }
 
-    fn shown(&self, dataset: &Arc<Dataset>) -> SetRow {
+    fn shown(&self, dataset: &Arc<Dataset>) -> DatasetRow {
         let (mut held, mut coming, mut missing, mut failed) = (0u64, 0u64, 0u64, 0u64);
         for (_, at) in self.at_workers(dataset) {
             match at.state {
@@ -151,13 +151,13 @@ impl Step<'_> {
             }
         }
         let stored = dataset.blobs().map(|blob| self.facts.bytes_here(blob)).sum();
-        SetRow {
+        DatasetRow {
             cache_id: dataset.cache.as_str().to_owned(),
             digest: format!("sha256:{}", to_hex(&dataset.digest)),
             bytes: Some(dataset.bytes),
             files: Some(dataset.files),
             target: dataset.target.to_string(),
-            generation: dataset.generation.to_string(),
+            version: dataset.version.to_string(),
             put_ms: Some(u64::try_from(self.now.since(dataset.at).as_millis()).unwrap_or(u64::MAX)),
             stored_bytes: Some(stored),
             held: Some(held),
@@ -167,7 +167,7 @@ impl Step<'_> {
         }
     }
 
-    /// The workers that hold a set or are to hold it, and how it is there.
+    /// The workers that hold a dataset or are to hold it, and how it is there.
     fn at_workers(&self, dataset: &Dataset) -> Vec<(WorkerId, answers::AtWorker)> {
         let mut workers: HashSet<WorkerId> = self.targets_for(dataset).into_iter().collect();
         let nobody = AtWorker::default();
@@ -219,9 +219,9 @@ impl Step<'_> {
         shown
     }
 
-    /// A manifest was read, or could not be: who asked for the files of its set hears what is known.
-    pub(super) fn answer_statuses(&mut self, generation: Uuid) {
-        for (cache, by) in self.datasets.statuses.remove(&generation).unwrap_or_default() {
+    /// A manifest was read, or could not be: who asked for the files of its dataset hears what is known.
+    pub(super) fn answer_statuses(&mut self, version: Uuid) {
+        for (cache, by) in self.datasets.statuses.remove(&version).unwrap_or_default() {
             let answered = match self.facts.dataset(&cache) {
                 Some(dataset) => Ok(self.dataset_status(&dataset)),
                 None => Err(not_kept(&cache)),
@@ -230,9 +230,9 @@ impl Step<'_> {
         }
     }
 
-    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> SetShown {
+    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> DatasetShown {
         let workers = self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect();
-        let manifest = self.manifest_of(dataset.generation);
+        let manifest = self.manifest_of(dataset.version);
         let files = manifest.as_ref().map(|manifest| manifest.files()).unwrap_or_default();
         let names = files.iter().take(LISTED_MAX).map(|file| FileRow {
             name: file.name.to_string(),
@@ -241,10 +241,10 @@ impl Step<'_> {
         });
         let names: Vec<FileRow> = names.collect();
         let more = names.len() < dataset.files as usize;
-        SetShown { set: self.shown(dataset), workers, names, more }
+        DatasetShown { dataset: self.shown(dataset), workers, names, more }
     }
 
-    /// A set was removed: who asked for it hears so.
+    /// A dataset was removed: who asked for it hears so.
     pub(super) fn answer_removed(&mut self, cache: &CacheId, bytes: u64) {
         for by in self.datasets.removals.remove(cache).unwrap_or_default() {
             self.answer(by, Ok(Removed { removed: true, bytes }));
@@ -278,8 +278,8 @@ impl Step<'_> {
         };
         for blob in dataset.blobs() {
             let at = match self.datasets.library.pack(blob) {
-                Some((layout, _)) => LookAt::Pack(layout.clone()),
-                None if blob == dataset.generation => LookAt::Manifest,
+                Some((layout, _)) => VerifyRequest::Pack(layout.clone()),
+                None if blob == dataset.version => VerifyRequest::Manifest,
                 None => {
                     inspection.packs_bad.push(format!("pack {blob} is not here"));
                     continue;
@@ -307,12 +307,12 @@ impl Step<'_> {
         self.inspection_if_over(question);
     }
 
-    /// A part of a set was looked at because somebody asked.
+    /// A part of a dataset was looked at because somebody asked.
     pub(super) fn rechecked(
         &mut self,
         blob: BlobId,
         questions: &HashSet<Uuid>,
-        result: &Result<Looked, String>,
+        result: &Result<Verified, String>,
     ) {
         for question in questions {
             let Some(inspection) = self.datasets.inspections.get_mut(question) else { continue };
@@ -323,19 +323,19 @@ impl Step<'_> {
             }
         }
         match result {
-            Ok(Looked::Manifest(manifest)) => {
+            Ok(Verified::Manifest(manifest)) => {
                 let manifest = Arc::new((**manifest).clone());
                 let bytes = self.facts.blob_bytes(blob);
                 self.datasets.library.manifest_read(blob, manifest, bytes, self.now);
             }
-            Ok(Looked::Pack(_) | Looked::Pieces { .. } | Looked::Bytes { .. }) => {}
+            Ok(Verified::Pack(_) | Verified::Pieces { .. } | Verified::Bytes { .. }) => {}
             // A put brings it again.
             Err(text) => self.part_is_bad(blob, text),
         }
         questions.iter().for_each(|question| self.inspection_if_over(*question));
     }
 
-    /// A worker has looked at a set because somebody asked. False if nobody did.
+    /// A worker has looked at a dataset because somebody asked. False if nobody did.
     pub(super) fn inspected(&mut self, question: Uuid, worker: WorkerId, result: &CachePutResult) -> bool {
         let Some(inspection) = self.datasets.inspections.get_mut(&question) else { return false };
         if let Some(said) = inspection.workers.get_mut(&worker) {

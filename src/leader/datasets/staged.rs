@@ -1,4 +1,4 @@
-//! Sets that are made of jobs' inputs (C01), for the agents of classic workers that have the jobs. Reading
+//! Datasets that are made of jobs' inputs (C01), for the agents of classic workers that have the jobs. Reading
 //! the inputs into packs is `leader::staging`'s matter; from there it is a put that nobody hears of.
 
 use chunking::dataset::pack::Layout;
@@ -12,21 +12,21 @@ use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::{CacheId, JobId};
 
 impl Step<'_> {
-    /// All bytes of a job's inputs are in packs: the set is put.
+    /// All bytes of a job's inputs are in packs: the dataset is put.
     pub(super) fn staged_came(&mut self, inputs: StagedInputs, packs: Vec<(BlobId, Layout)>) {
-        let StagedInputs { job, key, generation, manifest } = inputs;
+        let StagedInputs { job, key, version, manifest } = inputs;
         let ids = packs.iter().map(|(pack, _)| *pack).collect();
         self.packs_made(key, packs);
         let cache = CacheId::of_inputs(job);
         let target = Name::try_from(TARGET_NONE.to_owned()).unwrap_or_default();
-        let put = put_of(&cache, &manifest, generation, &target);
+        let put = put_of(&cache, &manifest, version, &target);
         let coming = self.still_coming(ids);
         let putting = Putting::made_here(Origin::Staged(job), cache, put, coming, None);
         self.put_made(key, putting, &manifest);
         self.watch();
     }
 
-    /// A part of a set is damaged. The inputs are here as they came, and it is made of them anew; but not from under a worker that
+    /// A part of a dataset is damaged. The inputs are here as they came, and it is made of them anew; but not from under a worker that
     /// reads it.
     pub(super) fn staged_is_broken(&mut self, job: JobId, why: &str) {
         if self.facts.can_lose_its_inputs(job) {
@@ -35,13 +35,13 @@ impl Step<'_> {
         }
     }
 
-    /// Sets that are no job's inputs any more, as an earlier life ended.
+    /// Datasets that are no job's inputs any more, as an earlier life ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let sets: Vec<CacheId> = self.facts.datasets().map(|dataset| dataset.cache.clone()).collect();
-        sets.iter().for_each(|cache| self.staged(cache));
+        let datasets: Vec<CacheId> = self.facts.datasets().map(|dataset| dataset.cache.clone()).collect();
+        datasets.iter().for_each(|cache| self.staged(cache));
     }
 
-    /// A set is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
+    /// A dataset is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
     pub(super) fn staged(&mut self, cache: &CacheId) {
         if self.facts.staged_for(cache).is_some_and(|job| !self.facts.names_its_inputs(job)) {
             self.tell(Event::RemoveDataset { cache: cache.clone() });

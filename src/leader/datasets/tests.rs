@@ -12,8 +12,8 @@ use bytes::Bytes;
 use chunking::dataset::{Manifest, ManifestBuilder, Piece, sha256};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Have, Lacking, Name, Open, OpenFlags, Pack, PieceList, Purpose, Put, PutFlags, Reason, SetEntry, SetList,
-    SetState,
+    Have, Lacking, Name, Open, OpenFlags, Pack, PieceList, Purpose, Put, PutFlags, Reason, DatasetEntry, DatasetList,
+    DatasetState,
 };
 use chunking::{Bitmap, Codec, Digest, DigestKind};
 
@@ -24,7 +24,7 @@ use crate::answers::ask::{self, Ask, Question};
 use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::JobId;
 use crate::core::names::SafeName;
-use crate::leader::pack_maker::Made;
+use crate::leader::pack_writer::Made;
 use crate::leader::submit::RefusalText;
 use crate::model::{CachePutResult, JsonModel};
 
@@ -50,7 +50,7 @@ fn name(text: &str) -> Name {
     Name::try_from(text.to_owned()).unwrap()
 }
 
-/// A set of files with one piece each, the bytes of their texts.
+/// A dataset of files with one piece each, the bytes of their texts.
 fn manifest(files: &[(&str, &str)]) -> Manifest {
     let mut builder = ManifestBuilder::default();
     for (name, text) in files {
@@ -86,7 +86,7 @@ struct KnownBlob {
 /// The books that the rest of a leader keeps.
 #[derive(Default)]
 struct Books {
-    sets: BTreeMap<CacheId, Arc<Dataset>>,
+    datasets: BTreeMap<CacheId, Arc<Dataset>>,
     removed: HashSet<CacheId>,
     workers: BTreeMap<WorkerId, KnownWorker>,
     pairs: BTreeMap<WorkerId, WorkerId>,
@@ -99,13 +99,13 @@ struct Books {
 
 impl Facts for Books {
     fn dataset(&self, cache: &CacheId) -> Option<Arc<Dataset>> {
-        self.sets.get(cache).cloned()
+        self.datasets.get(cache).cloned()
     }
     fn datasets(&self) -> Box<dyn Iterator<Item = &Arc<Dataset>> + '_> {
-        Box::new(self.sets.values())
+        Box::new(self.datasets.values())
     }
     fn dataset_count(&self) -> usize {
-        self.sets.len()
+        self.datasets.len()
     }
     fn is_removed(&self, cache: &CacheId) -> bool {
         self.removed.contains(cache)
@@ -169,10 +169,10 @@ impl Facts for Books {
 
 /// A machine, and a leader that does what it says and notes it.
 struct Bench {
-    sets: Datasets,
+    datasets: Datasets,
     books: Books,
     now: Micros,
-    /// Sets that are to be committed.
+    /// Datasets that are to be committed.
     proposed: Vec<Arc<Dataset>>,
     /// What the scheduler knows of who holds what: a content, and what is missing of it.
     holding: BTreeMap<(WorkerId, CacheId), ([u8; 32], u64)>,
@@ -182,7 +182,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (books, proposed, done) = (Books::default(), Vec::new(), Vec::new());
-        Bench { sets: Datasets::new(GRACE), books, now: Micros(1), proposed, holding: BTreeMap::new(), done }
+        Bench { datasets: Datasets::new(GRACE), books, now: Micros(1), proposed, holding: BTreeMap::new(), done }
     }
 
     /// Gives what was done about an event.
@@ -192,8 +192,8 @@ impl Bench {
     }
 
     fn handle(&mut self, event: DatasetEvent) {
-        self.sets.handle(self.now, &self.books, event);
-        while let Some(action) = self.sets.poll() {
+        self.datasets.handle(self.now, &self.books, event);
+        while let Some(action) = self.datasets.poll() {
             self.done.extend(brief(&action));
             match action {
                 DatasetAction::Expect { blob, open, .. } => {
@@ -221,7 +221,7 @@ impl Bench {
                     self.proposed.push(dataset);
                 }
                 DatasetAction::Tell(Event::RemoveDataset { cache }) => {
-                    if let Some(dataset) = self.books.sets.remove(&cache) {
+                    if let Some(dataset) = self.books.datasets.remove(&cache) {
                         self.books.removed.insert(cache);
                         self.handle(DatasetEvent::Removed { dataset });
                     }
@@ -241,20 +241,20 @@ impl Bench {
     /// What was proposed is committed.
     fn commit(&mut self) -> Vec<String> {
         for dataset in std::mem::take(&mut self.proposed) {
-            let replaced = self.books.sets.insert(dataset.cache.clone(), dataset.clone());
+            let replaced = self.books.datasets.insert(dataset.cache.clone(), dataset.clone());
             self.handle(DatasetEvent::Kept { dataset, replaced });
         }
         std::mem::take(&mut self.done)
     }
 
-    fn put(&mut self, request: u128, of: &Manifest, generation: u128, target: &str) -> Vec<String> {
-        let put = put_of(&cache("set"), of, id(generation), &name(target));
+    fn put(&mut self, request: u128, of: &Manifest, version: u128, target: &str) -> Vec<String> {
+        let put = put_of(&cache("set"), of, id(version), &name(target));
         self.on(DatasetEvent::Put { conn: CLIENT, request: id(request), put })
     }
 
-    fn replace(&mut self, request: u128, of: &Manifest, generation: u128, target: &str) -> Vec<String> {
+    fn replace(&mut self, request: u128, of: &Manifest, version: u128, target: &str) -> Vec<String> {
         let flags = PutFlags::REPLACE;
-        let put = Put { flags, ..put_of(&cache("set"), of, id(generation), &name(target)) };
+        let put = Put { flags, ..put_of(&cache("set"), of, id(version), &name(target)) };
         self.on(DatasetEvent::Put { conn: CLIENT, request: id(request), put })
     }
 
@@ -279,13 +279,13 @@ impl Bench {
     }
 
     fn manifest_read(&mut self, blob: u128, manifest: &Manifest) -> Vec<String> {
-        let result = Ok(Looked::Manifest(Box::new(manifest.clone())));
-        self.on(DatasetEvent::Looked { blob: id(blob), result })
+        let result = Ok(Verified::Manifest(Box::new(manifest.clone())));
+        self.on(DatasetEvent::Verified { blob: id(blob), result })
     }
 
     fn pack_checked(&mut self, blob: u128, texts: &[&str]) -> Vec<String> {
-        let result = Ok(Looked::Pack(Arc::new(layout(texts))));
-        self.on(DatasetEvent::Looked { blob: id(blob), result })
+        let result = Ok(Verified::Pack(Arc::new(layout(texts))));
+        self.on(DatasetEvent::Verified { blob: id(blob), result })
     }
 
     fn announce(&mut self, request: u128, pack: u128, texts: &[&str]) -> Vec<String> {
@@ -308,11 +308,11 @@ impl Bench {
         self.pack_checked(pack, texts)
     }
 
-    /// Keeps a set of one pack, for nobody.
-    fn keep(&mut self, manifest: &Manifest, generation: u128, pack: u128, texts: &[&str]) {
-        self.put(generation, manifest, generation, TARGET_NONE);
-        self.bring_manifest(generation, generation, manifest);
-        self.bring_pack(generation, pack, texts);
+    /// Keeps a dataset of one pack, for nobody.
+    fn keep(&mut self, manifest: &Manifest, version: u128, pack: u128, texts: &[&str]) {
+        self.put(version, manifest, version, TARGET_NONE);
+        self.bring_manifest(version, version, manifest);
+        self.bring_pack(version, pack, texts);
         self.commit();
     }
 
@@ -322,13 +322,13 @@ impl Bench {
         let known = KnownWorker { name: String::new(), patterns: vec![ALL.to_owned()], datasets: true };
         self.books.workers.insert(worker, known);
         self.handle(DatasetEvent::WorkerJoined { conn, worker, host: None, kind: WorkerKind::Ours });
-        let sets = has.iter().map(|(set, digest)| SetEntry {
-            state: SetState::Held,
+        let datasets = has.iter().map(|(dataset, digest)| DatasetEntry {
+            state: DatasetState::Held,
             digest: *digest,
-            cache_id: name(set),
+            cache_id: name(dataset),
             text: "".into(),
         });
-        let have = Have { anew: 1, budget: 1 << 30, used: 0, sets: SetList::new(sets.collect()) };
+        let have = Have { anew: 1, budget: 1 << 30, used: 0, datasets: DatasetList::new(datasets.collect()) };
         self.on(DatasetEvent::WorkerHas { conn, worker, have })
     }
 
@@ -340,16 +340,16 @@ impl Bench {
         self.on(DatasetEvent::WorkerJoined { conn, worker, host: Some(host), kind: WorkerKind::Classic })
     }
 
-    fn lacks(&mut self, n: u64, generation: u128, lack: Lack) -> Vec<String> {
-        let (worker, conn, generation) = (worker(n), ConnId(n), id(generation));
-        self.on(DatasetEvent::WorkerLacks { conn, worker, generation, lack })
+    fn lacks(&mut self, n: u64, version: u128, lack: Lack) -> Vec<String> {
+        let (worker, conn, version) = (worker(n), ConnId(n), id(version));
+        self.on(DatasetEvent::WorkerLacks { conn, worker, version, lack })
     }
 
     fn acks(&mut self, n: u64, to: u128, result: CachePutResult) -> Vec<String> {
         self.on(DatasetEvent::WorkerAcked { worker: worker(n), to: id(to), result })
     }
 
-    /// What jobs find of the set at a worker.
+    /// What jobs find of the dataset at a worker.
     fn holding(&self, n: u64) -> Option<([u8; 32], u64)> {
         self.holding.get(&(worker(n), cache("set"))).copied()
     }
@@ -394,7 +394,7 @@ fn brief(action: &DatasetAction) -> Option<String> {
             format!("to {conn}: {} {}", result.status.as_str(), result.message)
         }
         DatasetAction::AskClassic { conn } => format!("to {conn}: do you know CachePut?"),
-        DatasetAction::SendSet { conn, .. } => format!("to {conn}: the set in one frame"),
+        DatasetAction::SendDataset { conn, .. } => format!("to {conn}: the dataset in one frame"),
         DatasetAction::Answer { answer: Ok(answer), .. } => format!("answer {answer}"),
         DatasetAction::Answer { answer: Err(text), .. } => format!("no answer: {text}"),
         DatasetAction::Tell(Event::PutDataset { dataset } | Event::Staged { dataset, .. }) => {

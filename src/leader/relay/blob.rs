@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::Out;
 use super::chunks::Chunks;
-use super::durable::Leftover;
+use super::seal::Leftover;
 use super::on_disk::{OnDisk, Seal};
 use super::ruling::Ruling;
 use crate::answers::{BlobRow, BlobState};
@@ -126,8 +126,8 @@ impl Down {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// On to who gets it, while they come if that can be.
-    Through,
-    /// On to who gets it, each when it is whole: one broke off as it passed through, what came of that was lost, and is not to
+    Forward,
+    /// On to who gets it, each when it is whole: one broke off while it was spliced, what came of that was lost, and is not to
     /// be the next time.
     Whole,
     /// What came stays here, whoever got it.
@@ -161,7 +161,7 @@ impl Blob {
         Blob {
             open,
             opened: false,
-            route: if stays { Route::Stay } else { Route::Through },
+            route: if stays { Route::Stay } else { Route::Forward },
             came: Receiving::new(plan),
             ruling: Ruling::default(),
             chunks: Chunks::default(),

@@ -20,7 +20,7 @@ pub(super) struct Line {
     blobs: VecDeque<BlobId>,
     /// Chunks that were handed to it and are not sent.
     pub(super) chunks_out: u32,
-    /// Whether its chunks held up a receiver when they passed through.
+    /// Whether its chunks held up a receiver when they were spliced.
     pub(super) brings_slowly: bool,
     /// Whether it takes slowly what it is sent.
     pub(super) takes_slowly: bool,

@@ -1,4 +1,4 @@
-//! Blobs that nobody opens: contents of large frames of stock peers, which the leader takes apart. Their size is known
+//! Blobs that nobody opens: contents of large frames of classic peers, which the leader takes apart. Their size is known
 //! only when they have come.
 
 use bytes::Bytes;

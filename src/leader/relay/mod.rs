@@ -11,8 +11,8 @@
 
 mod blob;
 mod chunks;
-mod durable;
-mod fill;
+mod seal;
+mod stats;
 mod flow;
 mod in_line;
 mod lagging;
@@ -25,17 +25,17 @@ mod room;
 mod ruling;
 mod senders;
 mod spool;
-mod through;
+mod splice;
 
 pub(super) use blob::{BlobId, announced};
-pub use fill::Fill;
-pub(super) use fill::TooMany;
+pub use stats::RelayStats;
+pub(super) use stats::TooMany;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
 pub use senders::BUFFER_LEASE;
 pub(super) use senders::Starts;
 pub use senders::{Linger, Memory};
-pub use through::Passed;
+pub use splice::Spliced;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ pub(super) struct Relay {
     /// The room on the disk.
     room: Room,
     tick_at: Option<Micros>,
-    passed: through::Counts,
+    spliced: splice::Counts,
     /// First bytes of chunks that broke off.
     parts: Parts,
     out: VecDeque<Out>,
@@ -188,7 +188,7 @@ impl Relay {
             in_line: InLine::default(),
             room: Room::default(),
             tick_at: None,
-            passed: through::Counts::default(),
+            spliced: splice::Counts::default(),
             parts: Parts::new(pieces::LEADER_PARTS_MAX),
             out: VecDeque::new(),
         }
@@ -363,7 +363,7 @@ impl Relay {
     }
 
     /// Whether the bytes of a chunk need no look here: they go on at once, and are checked at the end of their way.
-    pub(super) fn passes_unseen(&self, id: BlobId) -> bool {
+    pub(super) fn is_forwarded_unchecked(&self, id: BlobId) -> bool {
         self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(Blob::passes_on)
     }
 

@@ -427,47 +427,47 @@ fn a_chunk_passes_through_to_one_receiver_with_room_and_nothing_else() {
     rig.relay.expect(id(1), open(3 * MIB + 9), ChunkPlan::new(3 * MIB + 9, CHUNK_BYTES_MAX).unwrap(), false);
     rig.relay.open(SENDER, id(1), open(3 * MIB + 9));
     let chunk = starts(0, CHUNK_BYTES_MAX);
-    assert_eq!(rig.relay.way_through(SENDER, &chunk, |_| true), None, "nobody takes it");
+    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), None, "nobody takes it");
     rig.relay.attach(WORKER, id(1), JOB, 1);
-    assert_eq!(rig.relay.way_through(SENDER, &chunk, |_| true), None, "it has not said that it has room");
+    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), None, "it has not said that it has room");
     rig.relay.granted(WORKER, id(1), &room(8));
-    assert_eq!(rig.relay.way_through(SENDER, &chunk, |_| false), None, "it gets something else");
-    assert_eq!(rig.relay.way_through(SENDER, &starts(3, 9), |_| true), None, "too small");
+    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| false), None, "it gets something else");
+    assert_eq!(rig.relay.splice_target(SENDER, &starts(3, 9), |_| true), None, "too small");
     let damaged = ChunkStart { head: ChunkHead { crc_sent: 1, ..chunk.head }, ..chunk };
-    assert_eq!(rig.relay.way_through(SENDER, &damaged, |_| true), None, "its head contradicts itself");
-    assert_eq!(rig.relay.way_through(SENDER, &chunk, |_| true), Some(WORKER));
+    assert_eq!(rig.relay.splice_target(SENDER, &damaged, |_| true), None, "its head contradicts itself");
+    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), Some(WORKER));
     assert_eq!(
-        rig.relay.way_through(SENDER, &starts(1, CHUNK_BYTES_MAX), |_| true),
+        rig.relay.splice_target(SENDER, &starts(1, CHUNK_BYTES_MAX), |_| true),
         None,
         "one after the other"
     );
-    rig.relay.passed(SENDER, &chunk, Passed::Whole);
+    rig.relay.spliced(SENDER, &chunk, Spliced::Whole);
     rig.relay.chunks_sent(WORKER, 1);
-    assert_eq!(rig.relay.way_through(SENDER, &chunk, |_| true), None, "it has it");
+    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), None, "it has it");
     let slow = starts(1, CHUNK_BYTES_MAX);
-    assert_eq!(rig.relay.way_through(SENDER, &slow, |_| true), Some(WORKER));
-    rig.relay.passed(SENDER, &slow, Passed::Slow);
+    assert_eq!(rig.relay.splice_target(SENDER, &slow, |_| true), Some(WORKER));
+    rig.relay.spliced(SENDER, &slow, Spliced::Slow);
     rig.relay.chunks_sent(WORKER, 1);
     assert_eq!(
-        rig.relay.way_through(SENDER, &starts(2, CHUNK_BYTES_MAX), |_| true),
+        rig.relay.splice_target(SENDER, &starts(2, CHUNK_BYTES_MAX), |_| true),
         None,
         "who is slow sends by buffer"
     );
     let fill = rig.relay.fill();
-    assert_eq!((fill.passed_through, fill.voided, fill.chunks_out), (2, 0, 0));
+    assert_eq!((fill.spliced, fill.voided, fill.chunks_out), (2, 0, 0));
 }
 
 #[test]
 fn a_chunk_that_breaks_on_its_way_through_is_void_and_comes_again() {
-    for how in [Passed::Broken, Passed::Stalled] {
+    for how in [Spliced::Broken, Spliced::Stalled] {
         let mut rig = Rig::new(48, 1 << 40);
         rig.bring(1, 2, false);
         rig.relay.attach(WORKER, id(1), JOB, 1);
         rig.relay.granted(WORKER, id(1), &room(8));
         let head = ChunkHead::plain(0, &[0; BUFFER_BYTES]);
         let start = ChunkStart { transfer: id(1), head, sent_len: CHUNK_BYTES_MAX };
-        assert_eq!(rig.relay.way_through(SENDER, &start, |_| true), Some(WORKER));
-        rig.relay.passed(SENDER, &start, how);
+        assert_eq!(rig.relay.splice_target(SENDER, &start, |_| true), Some(WORKER));
+        rig.relay.spliced(SENDER, &start, how);
         rig.work_off();
         let is_void = |(conn, _, says): &(ConnId, BlobId, Says)| {
             *conn == WORKER && matches!(says, Says::Void(void) if void.offset == 0)

@@ -1,5 +1,5 @@
 //! The end of a blob's way here: whether all of it came, and whether it is what its sender says. Once that is ruled it is final:
-//! a job was taken or a set is kept because of it. Only who checks a full digest can bring it into doubt.
+//! a job was taken or a dataset is kept because of it. Only who checks a full digest can bring it into doubt.
 
 use chunking::message::{Done, Reason, Verdict};
 use chunking::{Digest, DigestKind};

@@ -133,7 +133,7 @@ impl Relay {
             DiskDone::Checked { blob, result } => self.checked(blob, result),
             DiskDone::Measured { mark, space } => self.measured(mark, space),
             // The leader's own matter.
-            DiskDone::Listed { .. } | DiskDone::Looked { .. } => {}
+            DiskDone::Listed { .. } | DiskDone::Verified { .. } => {}
         }
         self.pump();
     }

@@ -66,9 +66,9 @@ fn cache() -> impl Strategy<Value = CacheId> {
 fn dataset() -> impl Strategy<Value = Dataset> {
     let sizes = (any::<u64>(), any::<u32>());
     (cache(), uuid(), any::<[u8; 32]>(), sizes, text(), vec(uuid(), 0..4), micros()).prop_map(
-        |(cache, generation, digest, (bytes, files), target, packs, at)| Dataset {
+        |(cache, version, digest, (bytes, files), target, packs, at)| Dataset {
             cache,
-            generation,
+            version,
             digest,
             bytes,
             files,
@@ -161,7 +161,7 @@ fn record() -> impl Strategy<Value = Record> {
         (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
         dataset().prop_map(|dataset| Record::Dataset { dataset: Arc::new(dataset) }),
         (job_id(), dataset()).prop_map(|(job, dataset)| Record::Stage { job, dataset: Arc::new(dataset) }),
-        (cache(), uuid()).prop_map(|(cache, generation)| Record::DatasetGone { cache, generation }),
+        (cache(), uuid()).prop_map(|(cache, version)| Record::DatasetGone { cache, version }),
     ]
 }
 
@@ -362,7 +362,7 @@ fn sample_cache(id: &str) -> CacheId {
 fn sample_dataset() -> Dataset {
     Dataset {
         cache: sample_cache("set"),
-        generation: Uuid::from_u128(0xF6),
+        version: Uuid::from_u128(0xF6),
         digest: [0x1E; 32],
         bytes: 0x0102_0304,
         files: 3,
@@ -416,7 +416,7 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         (Record::Cap { client: "c".into(), cap: 4 }, None),
         (Record::Dataset { dataset: Arc::new(sample_dataset()) }, None),
         (Record::Stage { job: JobId(Uuid::from_u128(0xA1)), dataset: Arc::new(sample_dataset()) }, None),
-        (Record::DatasetGone { cache: sample_cache("set"), generation: Uuid::from_u128(0xF6) }, None),
+        (Record::DatasetGone { cache: sample_cache("set"), version: Uuid::from_u128(0xF6) }, None),
         (
             Record::Enqueue {
                 at,

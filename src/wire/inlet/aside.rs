@@ -26,7 +26,7 @@ impl Inlet {
             }
             State::Frames
             | State::Offered(_)
-            | State::Passing(_)
+            | State::Splicing(_)
             | State::Filling { .. }
             | State::Dropping
             | State::Streaming => 0,

@@ -1,4 +1,4 @@
-//! Puts of stock leaders: a few files in one frame (CachePut, CA05, M12). They become a set like any other, made of the files that are
+//! Puts of classic leaders: a few files in one frame (CachePut, CA05, M12). They become a dataset like any other, made of the files that are
 //! there already, which are not overwritten, and the new ones. Blocking.
 
 use std::fs;
@@ -36,26 +36,26 @@ pub(in crate::worker) enum PutError {
 pub(in crate::worker) struct Stored {
     pub(super) added: u64,
     pub(super) skipped: u64,
-    /// The set, if it is a new one.
-    pub(super) set: Option<Made>,
+    /// The dataset, if it is a new one.
+    pub(super) dataset: Option<Made>,
 }
 
-/// A set that is visible now.
+/// A dataset that is visible now.
 #[derive(Debug)]
 pub(in crate::worker) struct Made {
-    pub(super) generation: Uuid,
+    pub(super) version: Uuid,
     pub(super) contents: Arc<Contents>,
     pub(super) seals: Vec<Seal>,
 }
 
-/// Bytes of files that a set does not have.
+/// Bytes of files that a dataset does not have.
 pub(super) fn new_bytes(request: &CachePutRequest, before: Option<&Contents>) -> u64 {
     let is_new = |entry: &&CacheEntry| parse(entry).ok().is_none_or(|name| is_new(&name, before));
     let new = request.entries.iter().filter(is_new);
     new.map(|entry| entry.content.len() as u64).fold(0, u64::saturating_add)
 }
 
-/// A stock client's name may be written longer than it is (C08). What a set cannot have is refused with the set.
+/// A classic client's name may be written longer than it is (C08). What a dataset cannot have is refused with the dataset.
 fn parse(entry: &CacheEntry) -> Result<SafeName, NameError> {
     SafeName::parse(NameUse::File, &entry.name)
 }
@@ -81,16 +81,16 @@ pub(super) fn store(
     }
     let count = entries.len() as u64;
     if before.is_none() && disk.entry(cache)? == Entry::Theirs {
-        return theirs(disk, cache, &entries).map(|()| Stored { added: 0, skipped: count, set: None });
+        return theirs(disk, cache, &entries).map(|()| Stored { added: 0, skipped: count, dataset: None });
     }
     if let Some(before) = before {
-        disk.mend_link(cache, before.generation)?;
+        disk.mend_link(cache, before.version)?;
     }
     let known = before.map(|donor| &*donor.contents);
     let new: Vec<&(SafeName, &[u8])> = entries.iter().filter(|(name, _)| is_new(name, known)).collect();
     let (added, skipped) = (new.len() as u64, count - new.len() as u64);
     if new.is_empty() {
-        return Ok(Stored { added, skipped, set: None });
+        return Ok(Stored { added, skipped, dataset: None });
     }
     let mut builder = ManifestBuilder::default();
     for (_, entry) in known.iter().flat_map(|known| known.files()) {
@@ -102,9 +102,9 @@ pub(super) fn store(
     }
     let manifest = builder.finish().map_err(ContentsError::from)?;
     let contents = Arc::new(Contents::new(manifest)?);
-    let generation = Uuid::new_v4();
+    let version = Uuid::new_v4();
     let staged =
-        Staged::prepare(disk, generation, contents.clone(), before.map_or(&[], std::slice::from_ref));
+        Staged::prepare(disk, version, contents.clone(), before.map_or(&[], std::slice::from_ref));
     let shown = staged.and_then(|staged| {
         for (name, content) in &new {
             let file = contents.find(name.as_str());
@@ -118,9 +118,9 @@ pub(super) fn store(
         staged.show(disk, cache)
     });
     match shown {
-        Ok((seals, _)) => Ok(Stored { added, skipped, set: Some(Made { generation, contents, seals }) }),
+        Ok((seals, _)) => Ok(Stored { added, skipped, dataset: Some(Made { version, contents, seals }) }),
         Err(error) => {
-            disk.discard_staged(generation).ok();
+            disk.discard_staged(version).ok();
             Err(error.into())
         }
     }

@@ -1,4 +1,4 @@
-//! What a set is made of, once its manifest was checked: names that may become paths, and where each piece goes.
+//! What a dataset is made of, once its manifest was checked: names that may become paths, and where each piece goes.
 //!
 //! Pure. Manifests come from the leader and from our own disk, and neither is trusted.
 
@@ -8,7 +8,7 @@ use chunking::Digest;
 use chunking::dataset::{FileEntry, Manifest, ManifestError, Piece};
 use thiserror::Error;
 
-use crate::core::names::{SafeName, SetNameError, names_of_set};
+use crate::core::names::{SafeName, DatasetNameError, names_of_dataset};
 
 /// A manifest that is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,7 +16,7 @@ pub(in crate::worker) enum ContentsError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
-    Names(#[from] SetNameError),
+    Names(#[from] DatasetNameError),
     #[error("the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due")]
     Other { found: u64, files: usize, digest: Digest, expected: Digest },
 }
@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// What a set is made of.
+/// What a dataset is made of.
 #[derive(Debug)]
 pub(in crate::worker) struct Contents {
     manifest: Manifest,
@@ -58,7 +58,7 @@ impl Contents {
 
     /// Checks the names of a manifest.
     pub(super) fn new(manifest: Manifest) -> Result<Self, ContentsError> {
-        let names = names_of_set(manifest.files().iter().map(|file| file.name.as_str()))?;
+        let names = names_of_dataset(manifest.files().iter().map(|file| file.name.as_str()))?;
         let mut first = vec![None; manifest.pieces().len()];
         let mut more: HashMap<u32, Vec<Place>> = HashMap::new();
         for (file, entry) in (0..).zip(manifest.files()) {
@@ -105,7 +105,7 @@ impl Contents {
         found.ok().and_then(|at| u32::try_from(at).ok())
     }
 
-    /// The file of another set that has the same name and the same bytes: those of the same pieces. Which SHA-256 the manifests
+    /// The file of another dataset that has the same name and the same bytes: those of the same pieces. Which SHA-256 the manifests
     /// say of the whole files proves nothing, since nobody has checked it.
     pub(super) fn same_file(&self, entry: &FileEntry, other: &Contents) -> Option<u32> {
         let found = other.find(&entry.name)?;

@@ -1,23 +1,23 @@
 //! The cache directory on disk.
 //!
 //! ```text
-//! <cache-dir>/<CacheId>                      a link to .heft/sets/<generation>, put in place by a rename
+//! <cache-dir>/<CacheId>                      a link to .heft/sets/<version>, put in place by a rename
 //! <cache-dir>/.heft/lock                     held by the worker that keeps this directory
-//! <cache-dir>/.heft/sets/<generation>/       the files of a set
-//! <cache-dir>/.heft/sets/<generation>.manifest    what they must be; its time of change is that of the set's last use
-//! <cache-dir>/.heft/sets/<generation>.id     the CacheId that they are under
-//! <cache-dir>/.heft/staging/<generation>/    files that come, with their manifest beside them
-//! <cache-dir>/.heft/staging/<generation>.id  the CacheId that they will be under
-//! <cache-dir>/.heft/unsynced/<generation>    the boot in which a set was written that is not known to be on the disk
-//! <cache-dir>/.heft/given-up                 sets that went to make room and are not to be pushed back unasked
-//! <cache-dir>/.heft/aside/<CacheId>          what somebody put in the place of the link of a set that is kept
+//! <cache-dir>/.heft/sets/<version>/       the files of a dataset
+//! <cache-dir>/.heft/sets/<version>.manifest    what they must be; its time of change is that of the dataset's last use
+//! <cache-dir>/.heft/sets/<version>.id     the CacheId that they are under
+//! <cache-dir>/.heft/staging/<version>/    files that come, with their manifest beside them
+//! <cache-dir>/.heft/staging/<version>.id  the CacheId that they will be under
+//! <cache-dir>/.heft/unsynced/<version>    the boot in which a dataset was written that is not known to be on the disk
+//! <cache-dir>/.heft/given-up                 datasets that went to make room and are not to be pushed back unasked
+//! <cache-dir>/.heft/aside/<CacheId>          what somebody put in the place of the link of a dataset that is kept
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
 //!
-//! A set is visible when its link is there, and its link is there when all of it was checked. The link is for others: this worker
-//! knows its sets by their generations, and puts a link back that somebody changed. Who uses the files of a set, this worker
-//! or another, holds a shared lock on the generation's directory ([`open_set`]); it is removed by who gets the exclusive one.
-//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no set, was put there by somebody else and is left alone.
+//! A dataset is visible when its link is there, and its link is there when all of it was checked. The link is for others: this worker
+//! knows its datasets by their versions, and puts a link back that somebody changed. Who uses the files of a dataset, this worker
+//! or another, holds a shared lock on the version's directory ([`open_dataset`]); it is removed by who gets the exclusive one.
+//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no dataset, was put there by somebody else and is left alone.
 //!
 //! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden before anything else is
 //! done, and counts again as far as its digests are right.
@@ -40,11 +40,11 @@ use super::CacheId;
 use super::contents::Contents;
 use crate::fs::dirfd::open_root;
 use crate::fs::own_dir::{Part, check_part, make_part};
-use crate::worker::limits::{SET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
+use crate::worker::limits::{DATASET_OPEN_TRIES_MAX, SYNCED_ONE_BY_ONE_MAX};
 
 /// Our own part of the cache directory.
 pub(in crate::worker) const PRIVATE: &str = ".heft";
-const SETS: &str = "sets";
+const DATASETS_DIR: &str = "sets";
 const MANIFEST: &str = ".manifest";
 const ID: &str = ".id";
 
@@ -60,10 +60,10 @@ pub(in crate::worker) struct Disk {
     _lock: File,
 }
 
-/// A set, or what has come of one, as it was found at the start.
+/// A dataset, or what has come of one, as it was found at the start.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) generation: Uuid,
+    pub(super) version: Uuid,
     pub(super) contents: Contents,
     pub(super) last_use: SystemTime,
     /// Whose it would be, if it is to come and that is known.
@@ -73,7 +73,7 @@ pub(super) struct Found {
 /// What was found at the start.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
-    pub(super) sets: Vec<(CacheId, Found)>,
+    pub(super) datasets: Vec<(CacheId, Found)>,
     pub(super) staged: Vec<Found>,
 }
 
@@ -89,7 +89,7 @@ impl Disk {
         let found = fstat(&handle).map_err(|error| told("look at", root, error.into()))?.st_mode;
         let mode = if found & 0o005 == 0o005 && found & 0o022 == 0 { 0o755 } else { 0o700 };
         make_part(&own, mode).map_err(io::Error::other)?;
-        for part in [SETS, "staging", "trash", "unsynced"] {
+        for part in [DATASETS_DIR, "staging", "trash", "unsynced"] {
             make_part(&own.join(part), mode).map_err(io::Error::other)?;
         }
         let path = own.join("lock");
@@ -132,21 +132,21 @@ impl Disk {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    pub(super) fn set_path(&self, generation: Uuid) -> PathBuf {
-        self.own.join(SETS).join(generation.simple().to_string())
+    pub(super) fn dataset_path(&self, version: Uuid) -> PathBuf {
+        self.own.join(DATASETS_DIR).join(version.simple().to_string())
     }
 
-    pub(super) fn staging_path(&self, generation: Uuid) -> PathBuf {
-        self.own.join("staging").join(generation.simple().to_string())
+    pub(super) fn staging_path(&self, version: Uuid) -> PathBuf {
+        self.own.join("staging").join(version.simple().to_string())
     }
 
-    /// Where the sets stand that were given up.
+    /// Where the datasets stand that were given up.
     pub(super) fn given_up_path(&self) -> PathBuf {
         self.own.join("given-up")
     }
 
-    fn unsynced_path(&self, generation: Uuid) -> PathBuf {
-        self.own.join("unsynced").join(generation.simple().to_string())
+    fn unsynced_path(&self, version: Uuid) -> PathBuf {
+        self.own.join("unsynced").join(version.simple().to_string())
     }
 
     /// What `<cache-dir>/<CacheId>` is.
@@ -159,125 +159,125 @@ impl Disk {
         self.empty_trash();
         let mut loaded = Loaded::default();
         let mut linked = Vec::new();
-        for (cache, generation) in self.kept()? {
-            match self.is_sure(generation).then(|| read(self.set_path(generation), generation)).flatten() {
-                Some(set) => {
-                    linked.push(generation);
-                    self.name_set(&cache, generation)?;
-                    self.mend_link(&cache, generation)?;
-                    loaded.sets.push((cache, set));
+        for (cache, version) in self.kept()? {
+            match self.is_sure(version).then(|| read(self.dataset_path(version), version)).flatten() {
+                Some(dataset) => {
+                    linked.push(version);
+                    self.name_dataset(&cache, version)?;
+                    self.mend_link(&cache, version)?;
+                    loaded.datasets.push((cache, dataset));
                 }
                 None => {
-                    info!(%cache, "a set was not on the disk for sure when the machine stopped: it is checked piece by piece when it is needed; \
+                    info!(%cache, "a dataset was not on the disk for sure when the machine stopped: it is checked piece by piece when it is needed; \
                         or its manifest is damaged, or one of another version: then it comes again");
-                    self.hide(&cache, generation)?;
-                    if self.unmake(&cache, generation).is_err() {
-                        self.discard(generation)?;
+                    self.hide(&cache, version)?;
+                    if self.unmake(&cache, version).is_err() {
+                        self.discard(version)?;
                     }
                 }
             }
         }
-        for generation in self.generations(SETS)? {
-            if !linked.contains(&generation) {
-                self.discard(generation)?;
+        for version in self.versions(DATASETS_DIR)? {
+            if !linked.contains(&version) {
+                self.discard(version)?;
             }
         }
-        for generation in self.generations("staging")? {
-            let path = self.staging_path(generation);
+        for version in self.versions("staging")? {
+            let path = self.staging_path(version);
             let cache = fs::read_to_string(beside(&path, ID)).ok().and_then(|id| CacheId::parse(&id).ok());
-            match read(path, generation) {
+            match read(path, version) {
                 Some(staged) => loaded.staged.push(Found { cache, ..staged }),
-                None => self.discard_staged(generation)?,
+                None => self.discard_staged(version)?,
             }
         }
         // Of what was being removed when the worker was killed.
-        for generation in self.generations("unsynced")? {
-            if !linked.contains(&generation) && !self.staging_path(generation).exists() {
-                fs::remove_file(self.unsynced_path(generation))?;
+        for version in self.versions("unsynced")? {
+            if !linked.contains(&version) && !self.staging_path(version).exists() {
+                fs::remove_file(self.unsynced_path(version))?;
             }
         }
         Ok(loaded)
     }
 
-    /// The sets that an earlier worker kept, each under one id: what is noted beside a set counts, and else the link.
+    /// The datasets that an earlier worker kept, each under one id: what is noted beside a dataset counts, and else the link.
     fn kept(&self) -> io::Result<Vec<(CacheId, Uuid)>> {
         let mut links = HashMap::new();
         for found in fs::read_dir(&self.root)? {
             let found = found?;
             let cache = found.file_name().to_str().and_then(|name| CacheId::parse(name).ok());
-            if let (Some(cache), Entry::Ours(generation)) = (cache, entry(&found.path())?) {
-                links.insert(cache, generation);
+            if let (Some(cache), Entry::Ours(version)) = (cache, entry(&found.path())?) {
+                links.insert(cache, version);
             }
         }
         let mut kept: HashMap<CacheId, (bool, SystemTime, Uuid)> = HashMap::new();
-        for generation in self.generations(SETS)? {
-            let linking = || links.iter().find(|(_, linked)| **linked == generation);
-            let noted = self.noted(generation).or_else(|| linking().map(|(cache, _)| cache.clone()));
+        for version in self.versions(DATASETS_DIR)? {
+            let linking = || links.iter().find(|(_, linked)| **linked == version);
+            let noted = self.noted(version).or_else(|| linking().map(|(cache, _)| cache.clone()));
             let Some(cache) = noted else { continue };
-            let written = fs::metadata(beside(&self.set_path(generation), MANIFEST));
+            let written = fs::metadata(beside(&self.dataset_path(version), MANIFEST));
             let written = written.and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
             // A worker that was killed between two versions leaves both.
-            let this = (links.get(&cache) == Some(&generation), written, generation);
+            let this = (links.get(&cache) == Some(&version), written, version);
             let best = kept.entry(cache).or_insert(this);
             *best = (*best).max(this);
         }
         // Links to what is not there at all are nobody's.
-        for (cache, generation) in links {
-            if !kept.contains_key(&cache) && !self.set_path(generation).exists() {
+        for (cache, version) in links {
+            if !kept.contains_key(&cache) && !self.dataset_path(version).exists() {
                 fs::remove_file(self.root.join(cache.as_str())).or_else(missing)?;
             }
         }
-        Ok(kept.into_iter().map(|(cache, (_, _, generation))| (cache, generation)).collect())
+        Ok(kept.into_iter().map(|(cache, (_, _, version))| (cache, version)).collect())
     }
 
-    /// The CacheId that is noted beside a set.
-    fn noted(&self, generation: Uuid) -> Option<CacheId> {
-        let noted = fs::read_to_string(beside(&self.set_path(generation), ID)).ok()?;
+    /// The CacheId that is noted beside a dataset.
+    fn noted(&self, version: Uuid) -> Option<CacheId> {
+        let noted = fs::read_to_string(beside(&self.dataset_path(version), ID)).ok()?;
         CacheId::parse(&noted).ok()
     }
 
-    /// Notes the CacheId of a set beside it.
-    fn name_set(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
-        if self.noted(generation).as_ref() == Some(cache) {
+    /// Notes the CacheId of a dataset beside it.
+    fn name_dataset(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
+        if self.noted(version).as_ref() == Some(cache) {
             return Ok(());
         }
-        let unfinished = self.own.join("trash").join(format!("{}{ID}", generation.simple()));
+        let unfinished = self.own.join("trash").join(format!("{}{ID}", version.simple()));
         fs::write(&unfinished, cache.as_str())?;
-        fs::rename(&unfinished, beside(&self.set_path(generation), ID))
+        fs::rename(&unfinished, beside(&self.dataset_path(version), ID))
     }
 
-    /// Whether what is there of a generation was written in this boot, or is on the disk.
-    fn is_sure(&self, generation: Uuid) -> bool {
-        match fs::read_to_string(self.unsynced_path(generation)) {
+    /// Whether what is there of a version was written in this boot, or is on the disk.
+    fn is_sure(&self, version: Uuid) -> bool {
+        match fs::read_to_string(self.unsynced_path(version)) {
             Ok(boot) => boot == self.boot,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
-    fn generations(&self, part: &str) -> io::Result<Vec<Uuid>> {
+    fn versions(&self, part: &str) -> io::Result<Vec<Uuid>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.own.join(part))? {
             let name = entry?.file_name();
             let bare =
                 |name| [MANIFEST, ID].iter().find_map(|end| str::strip_suffix(name, end)).unwrap_or(name);
             let name = name.to_str().map(bare);
-            found.extend(name.and_then(generation_in));
+            found.extend(name.and_then(version_in));
         }
         found.sort();
         found.dedup();
         Ok(found)
     }
 
-    /// Begins a generation: its manifest, its directory, and word that it may not be on the disk.
-    pub(super) fn begin(&self, generation: Uuid, contents: &Contents) -> io::Result<PathBuf> {
-        let path = self.staging_path(generation);
-        // A file system that keeps a journal has this on the disk no later than the link that makes the set visible; if what is in
+    /// Begins a version: its manifest, its directory, and word that it may not be on the disk.
+    pub(super) fn begin(&self, version: Uuid, contents: &Contents) -> io::Result<PathBuf> {
+        let path = self.staging_path(version);
+        // A file system that keeps a journal has this on the disk no later than the link that makes the dataset visible; if what is in
         // it is not, it is not this boot.
-        fs::write(self.unsynced_path(generation), self.boot.as_bytes())?;
+        fs::write(self.unsynced_path(version), self.boot.as_bytes())?;
         let manifest = beside(&path, MANIFEST);
         if !manifest.exists() {
             // A worker that is killed here leaves it where the next one tidies up.
-            let unfinished = self.own.join("trash").join(format!("{}{MANIFEST}", generation.simple()));
+            let unfinished = self.own.join("trash").join(format!("{}{MANIFEST}", version.simple()));
             fs::write(&unfinished, contents.manifest().encode())?;
             fs::rename(&unfinished, &manifest)?;
         }
@@ -286,11 +286,11 @@ impl Disk {
     }
 
     /// Notes whose files it is that come.
-    pub(super) fn name_staged(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
-        fs::write(beside(&self.staging_path(generation), ID), cache.as_str())
+    pub(super) fn name_staged(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
+        fs::write(beside(&self.staging_path(version), ID), cache.as_str())
     }
 
-    /// What has come of a generation is of use to another with the same content.
+    /// What has come of a version is of use to another with the same content.
     pub(super) fn adopt(&self, from: Uuid, to: Uuid) -> io::Result<()> {
         let (old, new) = (self.staging_path(from), self.staging_path(to));
         fs::write(self.unsynced_path(to), self.boot.as_bytes())?;
@@ -299,41 +299,41 @@ impl Disk {
         self.discard_staged(from)
     }
 
-    /// Makes a staged generation, of which all is checked, the one that is visible under this id. Gives the one that was.
-    pub(super) fn show(&self, cache: &CacheId, generation: Uuid) -> io::Result<Option<Uuid>> {
+    /// Makes a staged version, of which all is checked, the one that is visible under this id. Gives the one that was.
+    pub(super) fn show(&self, cache: &CacheId, version: Uuid) -> io::Result<Option<Uuid>> {
         let before = self.before(cache)?;
-        let (staged, set) = (self.staging_path(generation), self.set_path(generation));
-        fs::rename(beside(&staged, MANIFEST), beside(&set, MANIFEST))?;
-        fs::rename(&staged, &set)?;
-        self.name_set(cache, generation)?;
+        let (staged, dataset) = (self.staging_path(version), self.dataset_path(version));
+        fs::rename(beside(&staged, MANIFEST), beside(&dataset, MANIFEST))?;
+        fs::rename(&staged, &dataset)?;
+        self.name_dataset(cache, version)?;
         fs::remove_file(beside(&staged, ID)).or_else(missing)?;
-        self.put_link(cache, generation)?;
-        self.used(generation);
+        self.put_link(cache, version)?;
+        self.used(version);
         Ok(before)
     }
 
-    fn put_link(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
-        let link = self.own.join("trash").join(format!("{}.link", generation.simple()));
+    fn put_link(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
+        let link = self.own.join("trash").join(format!("{}.link", version.simple()));
         if let Err(error) = fs::remove_file(&link)
             && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
         }
-        let target = Path::new(PRIVATE).join(SETS).join(generation.simple().to_string());
+        let target = Path::new(PRIVATE).join(DATASETS_DIR).join(version.simple().to_string());
         std::os::unix::fs::symlink(target, &link)?;
         fs::rename(&link, self.root.join(cache.as_str()))
     }
 
-    /// Puts the link of a set that is kept back, if it is another or something else is in its place: a job can do that, and an
+    /// Puts the link of a dataset that is kept back, if it is another or something else is in its place: a job can do that, and an
     /// operator, who finds what was there put aside.
-    pub(super) fn mend_link(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
+    pub(super) fn mend_link(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
         match self.entry(cache)? {
-            Entry::Ours(found) if found == generation => return Ok(()),
+            Entry::Ours(found) if found == version => return Ok(()),
             Entry::Ours(_) | Entry::None => {}
             Entry::Theirs => self.put_aside(cache)?,
         }
-        warn!(%cache, "the link of a set was changed or taken away: it is put back");
-        self.put_link(cache, generation)
+        warn!(%cache, "the link of a dataset was changed or taken away: it is put back");
+        self.put_link(cache, version)
     }
 
     /// Takes away what somebody put in the place of a link of ours. The last such thing is kept.
@@ -343,22 +343,22 @@ impl Disk {
         let aside = folder.join(cache.as_str());
         remove_any(&aside)?;
         fs::rename(self.root.join(cache.as_str()), &aside)?;
-        warn!(%cache, "something else was in the place of the link of a set: it is {} now", aside.display());
+        warn!(%cache, "something else was in the place of the link of a dataset: it is {} now", aside.display());
         Ok(())
     }
 
-    /// Opens the directory of a generation, which must be one.
-    pub(super) fn open_generation(&self, generation: Uuid) -> io::Result<OwnedFd> {
-        open_directory(&self.set_path(generation))
+    /// Opens the directory of a version, which must be one.
+    pub(super) fn open_version(&self, version: Uuid) -> io::Result<OwnedFd> {
+        open_directory(&self.dataset_path(version))
     }
 
     /// The same, and it stays while the handle is held.
-    pub(super) fn hold_generation(&self, generation: Uuid) -> io::Result<Option<OpenSet>> {
-        let held = lock_directory(&self.set_path(generation), FlockOperation::NonBlockingLockShared)?;
-        Ok(held.map(OpenSet))
+    pub(super) fn hold_version(&self, version: Uuid) -> io::Result<Option<OpenDataset>> {
+        let held = lock_directory(&self.dataset_path(version), FlockOperation::NonBlockingLockShared)?;
+        Ok(held.map(OpenDataset))
     }
 
-    /// The generation that is visible under this id; an error if that is somebody else's file or directory.
+    /// The version that is visible under this id; an error if that is somebody else's file or directory.
     pub(super) fn before(&self, cache: &CacheId) -> io::Result<Option<Uuid>> {
         match self.entry(cache)? {
             Entry::None => Ok(None),
@@ -373,44 +373,44 @@ impl Disk {
         }
     }
 
-    /// Whether a generation is not known to be on the disk.
-    pub(super) fn is_unsynced(&self, generation: Uuid) -> bool {
-        self.unsynced_path(generation).exists()
+    /// Whether a version is not known to be on the disk.
+    pub(super) fn is_unsynced(&self, version: Uuid) -> bool {
+        self.unsynced_path(version).exists()
     }
 
-    /// Brings a generation's bytes to the disk.
-    pub(super) fn sync(&self, generation: Uuid, contents: &Contents) -> io::Result<()> {
-        let set = self.set_path(generation);
+    /// Brings a version's bytes to the disk.
+    pub(super) fn sync(&self, version: Uuid, contents: &Contents) -> io::Result<()> {
+        let dataset = self.dataset_path(version);
         match contents.files().len() <= SYNCED_ONE_BY_ONE_MAX {
             true => {
                 for (name, _) in contents.files() {
-                    File::open(set.join(name.to_string()))?.sync_all()?;
+                    File::open(dataset.join(name.to_string()))?.sync_all()?;
                 }
-                File::open(beside(&set, MANIFEST))?.sync_all()?;
-                File::open(beside(&set, ID))?.sync_all()?;
-                for folder in [&set, &self.own.join(SETS), &self.root] {
+                File::open(beside(&dataset, MANIFEST))?.sync_all()?;
+                File::open(beside(&dataset, ID))?.sync_all()?;
+                for folder in [&dataset, &self.own.join(DATASETS_DIR), &self.root] {
                     File::open(folder)?.sync_all()?;
                 }
             }
             false => syncfs(&self.handle)?,
         }
-        fs::remove_file(self.unsynced_path(generation))
+        fs::remove_file(self.unsynced_path(version))
     }
 
-    /// A set is used now; its age among the others counts from here.
-    pub(super) fn used(&self, generation: Uuid) {
-        let touched = File::options().append(true).open(beside(&self.set_path(generation), MANIFEST));
+    /// A dataset is used now; its age among the others counts from here.
+    pub(super) fn used(&self, version: Uuid) {
+        let touched = File::options().append(true).open(beside(&self.dataset_path(version), MANIFEST));
         if let Err(error) = touched.and_then(|file| file.set_modified(SystemTime::now())) {
-            warn!(%generation, "cannot note the use of a set: {error}");
+            warn!(%version, "cannot note the use of a dataset: {error}");
         }
     }
 
-    /// A set is not visible any more.
-    pub(super) fn hide(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
-        fs::remove_file(beside(&self.set_path(generation), ID)).or_else(missing)?;
+    /// A dataset is not visible any more.
+    pub(super) fn hide(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
+        fs::remove_file(beside(&self.dataset_path(version), ID)).or_else(missing)?;
         match self.entry(cache)? {
-            // The next version may be in its place by now; the files of another set may not.
-            Entry::Ours(found) if found != generation && self.noted(found).as_ref() == Some(cache) => Ok(()),
+            // The next version may be in its place by now; the files of another dataset may not.
+            Entry::Ours(found) if found != version && self.noted(found).as_ref() == Some(cache) => Ok(()),
             Entry::Ours(_) => fs::remove_file(self.root.join(cache.as_str())).or_else(missing),
             Entry::Theirs => self.put_aside(cache),
             Entry::None => Ok(()),
@@ -418,41 +418,41 @@ impl Disk {
     }
 
     /// Makes a hidden set one that comes: what is right of it need not come again.
-    pub(super) fn unmake(&self, cache: &CacheId, generation: Uuid) -> io::Result<()> {
-        let (set, staged) = (self.set_path(generation), self.staging_path(generation));
+    pub(super) fn unmake(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
+        let (dataset, staged) = (self.dataset_path(version), self.staging_path(version));
         // Something else may be in its place.
-        drop(open_directory(&set)?);
-        self.name_staged(cache, generation)?;
-        fs::rename(beside(&set, MANIFEST), beside(&staged, MANIFEST))?;
-        fs::rename(&set, &staged)
+        drop(open_directory(&dataset)?);
+        self.name_staged(cache, version)?;
+        fs::rename(beside(&dataset, MANIFEST), beside(&staged, MANIFEST))?;
+        fs::rename(&dataset, &staged)
     }
 
     /// Removes a hidden set. Gives whether it is gone: somebody may still use it.
-    pub(super) fn discard(&self, generation: Uuid) -> io::Result<bool> {
-        let set = self.set_path(generation);
-        let lock = match lock_directory(&set, FlockOperation::NonBlockingLockExclusive) {
+    pub(super) fn discard(&self, version: Uuid) -> io::Result<bool> {
+        let dataset = self.dataset_path(version);
+        let lock = match lock_directory(&dataset, FlockOperation::NonBlockingLockExclusive) {
             Ok(Some(lock)) => Some(lock),
-            Ok(None) if set.exists() => return Ok(false),
+            Ok(None) if dataset.exists() => return Ok(false),
             Ok(None) => None,
             // Something else is in its place.
-            Err(error) if !fs::symlink_metadata(&set).is_ok_and(|found| found.is_dir()) => {
-                warn!(%generation, "the files of a set are no directory any more: {error}");
+            Err(error) if !fs::symlink_metadata(&dataset).is_ok_and(|found| found.is_dir()) => {
+                warn!(%version, "the files of a dataset are no directory any more: {error}");
                 None
             }
             Err(error) => return Err(error),
         };
-        self.throw_away(&set, generation)?;
+        self.throw_away(&dataset, version)?;
         drop(lock);
         Ok(true)
     }
 
-    /// Removes what has come of a set.
-    pub(super) fn discard_staged(&self, generation: Uuid) -> io::Result<()> {
-        self.throw_away(&self.staging_path(generation), generation)
+    /// Removes what has come of a dataset.
+    pub(super) fn discard_staged(&self, version: Uuid) -> io::Result<()> {
+        self.throw_away(&self.staging_path(version), version)
     }
 
     /// Takes it out of its place in one step, and removes it then.
-    fn throw_away(&self, path: &Path, generation: Uuid) -> io::Result<()> {
+    fn throw_away(&self, path: &Path, version: Uuid) -> io::Result<()> {
         let trash = self.own.join("trash").join(Uuid::new_v4().simple().to_string());
         for end in [MANIFEST, ID] {
             fs::remove_file(beside(path, end)).or_else(missing)?;
@@ -461,7 +461,7 @@ impl Disk {
             Ok(()) => remove_any(&trash)?,
             Err(error) => missing(error)?,
         }
-        fs::remove_file(self.unsynced_path(generation)).or_else(missing)
+        fs::remove_file(self.unsynced_path(version)).or_else(missing)
     }
 
     fn empty_trash(&self) {
@@ -477,7 +477,7 @@ impl Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     None,
-    /// A link to a generation.
+    /// A link to a version.
     Ours(Uuid),
     /// Something else.
     Theirs,
@@ -486,9 +486,9 @@ pub(super) enum Entry {
 fn entry(path: &Path) -> io::Result<Entry> {
     match fs::read_link(path) {
         Ok(target) => {
-            let ours = target.strip_prefix(Path::new(PRIVATE).join(SETS)).ok();
-            let generation = ours.and_then(Path::to_str).and_then(generation_in);
-            Ok(generation.map_or(Entry::Theirs, Entry::Ours))
+            let ours = target.strip_prefix(Path::new(PRIVATE).join(DATASETS_DIR)).ok();
+            let version = ours.and_then(Path::to_str).and_then(version_in);
+            Ok(version.map_or(Entry::Theirs, Entry::Ours))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Entry::None),
         // No link.
@@ -497,26 +497,26 @@ fn entry(path: &Path) -> io::Result<Entry> {
     }
 }
 
-/// A generation's directory, which stays as long as this is held.
+/// A version's directory, which stays as long as this is held.
 #[derive(Debug)]
-pub(in crate::worker) struct OpenSet(OwnedFd);
+pub(in crate::worker) struct OpenDataset(OwnedFd);
 
-impl OpenSet {
+impl OpenDataset {
     /// The directory.
     pub(in crate::worker) fn root(&self) -> &OwnedFd {
         &self.0
     }
 }
 
-/// Opens the files under a CacheId, if they are a set that a worker has put there; they stay, all of one generation, while the
+/// Opens the files under a CacheId, if they are a dataset that a worker has put there; they stay, all of one version, while the
 /// handle is held, whatever happens to the CacheId.
-pub(in crate::worker) fn open_set(cache_dir: &Path, cache: &str) -> io::Result<Option<OpenSet>> {
-    for _ in 0..SET_OPEN_TRIES_MAX {
-        let Entry::Ours(generation) = entry(&cache_dir.join(cache))? else { return Ok(None) };
-        let path = cache_dir.join(PRIVATE).join(SETS).join(generation.simple().to_string());
+pub(in crate::worker) fn open_dataset(cache_dir: &Path, cache: &str) -> io::Result<Option<OpenDataset>> {
+    for _ in 0..DATASET_OPEN_TRIES_MAX {
+        let Entry::Ours(version) = entry(&cache_dir.join(cache))? else { return Ok(None) };
+        let path = cache_dir.join(PRIVATE).join(DATASETS_DIR).join(version.simple().to_string());
         // If it is being removed another has taken its place, or nothing has.
         if let Some(handle) = lock_directory(&path, FlockOperation::NonBlockingLockShared)? {
-            return Ok(Some(OpenSet(handle)));
+            return Ok(Some(OpenDataset(handle)));
         }
     }
     Ok(None)
@@ -558,7 +558,7 @@ fn lock_directory(path: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd
     }
 }
 
-/// What lies beside a generation's directory: its name with this at the end.
+/// What lies beside a version's directory: its name with this at the end.
 fn beside(directory: &Path, end: &str) -> PathBuf {
     let mut path = directory.as_os_str().to_owned();
     path.push(end);
@@ -570,12 +570,12 @@ fn missing(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-fn generation_in(name: &str) -> Option<Uuid> {
-    let generation = Uuid::try_parse(name).ok()?;
-    (generation.simple().to_string() == name).then_some(generation)
+fn version_in(name: &str) -> Option<Uuid> {
+    let version = Uuid::try_parse(name).ok()?;
+    (version.simple().to_string() == name).then_some(version)
 }
 
-fn read(directory: PathBuf, generation: Uuid) -> Option<Found> {
+fn read(directory: PathBuf, version: Uuid) -> Option<Found> {
     if !fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir()) {
         return None;
     }
@@ -584,7 +584,7 @@ fn read(directory: PathBuf, generation: Uuid) -> Option<Found> {
     let mut bytes = Vec::new();
     file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
     match Contents::read(&bytes, None) {
-        Ok(contents) => Some(Found { generation, contents, last_use, cache: None }),
+        Ok(contents) => Some(Found { version, contents, last_use, cache: None }),
         Err(error) => {
             warn!("{}: {error}", directory.display());
             None
@@ -603,11 +603,11 @@ mod tests {
         let mut builder = ManifestBuilder::default();
         builder.file("a", sha256(content), vec![Piece::of(content)]);
         let contents = Arc::new(Contents::new(builder.finish().unwrap()).unwrap());
-        let (cache, generation) = (CacheId::parse(cache).unwrap(), Uuid::new_v4());
-        let staged = Staged::prepare(disk, generation, contents, &[]).unwrap();
+        let (cache, version) = (CacheId::parse(cache).unwrap(), Uuid::new_v4());
+        let staged = Staged::prepare(disk, version, contents, &[]).unwrap();
         staged.spread(0, None, content).unwrap();
         staged.show(disk, &cache).unwrap();
-        (cache, generation)
+        (cache, version)
     }
 
     #[test]
@@ -616,19 +616,19 @@ mod tests {
         let disk = Disk::open(root.path()).unwrap();
         let (sure, synced) = show(&disk, "sure", b"1");
         let (_, unsure) = show(&disk, "unsure", b"2");
-        let contents = read(disk.set_path(synced), synced).unwrap().contents;
+        let contents = read(disk.dataset_path(synced), synced).unwrap().contents;
         disk.sync(synced, &contents).unwrap();
-        assert_eq!(disk.load().unwrap().sets.len(), 2, "the same boot");
+        assert_eq!(disk.load().unwrap().datasets.len(), 2, "the same boot");
         // Another boot; with the words of the last one lost, as after a crash.
         fs::write(disk.unsynced_path(unsure), "").unwrap();
         let loaded = disk.load().unwrap();
-        assert_eq!(loaded.sets.iter().map(|(cache, _)| cache.clone()).collect::<Vec<_>>(), [sure]);
-        assert_eq!(loaded.staged.iter().map(|found| found.generation).collect::<Vec<_>>(), [unsure]);
+        assert_eq!(loaded.datasets.iter().map(|(cache, _)| cache.clone()).collect::<Vec<_>>(), [sure]);
+        assert_eq!(loaded.staged.iter().map(|found| found.version).collect::<Vec<_>>(), [unsure]);
         assert!(!root.path().join("unsure").exists());
     }
 
     #[test]
-    fn what_came_of_a_set_is_known_by_its_id_and_serves_another_generation() {
+    fn what_came_of_a_dataset_is_known_by_its_id_and_serves_another_version() {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::open(root.path()).unwrap();
         let content = b"bytes of a piece";
@@ -650,34 +650,34 @@ mod tests {
     }
 
     #[test]
-    fn a_set_stays_while_somebody_has_it_open_and_half_of_one_is_nobodys() {
+    fn a_dataset_stays_while_somebody_has_it_open_and_half_of_one_is_nobodys() {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::open(root.path()).unwrap();
-        let (cache, generation) = show(&disk, "set", b"1");
-        let open = open_set(root.path(), "set").unwrap().unwrap();
+        let (cache, version) = show(&disk, "set", b"1");
+        let open = open_dataset(root.path(), "set").unwrap().unwrap();
         let (_, next) = show(&disk, "set", b"2");
-        assert!(!disk.discard(generation).unwrap(), "a job uses it");
+        assert!(!disk.discard(version).unwrap(), "a job uses it");
         drop(open);
-        assert!(disk.discard(generation).unwrap() && !disk.set_path(generation).exists());
+        assert!(disk.discard(version).unwrap() && !disk.dataset_path(version).exists());
         assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(next));
-        // What a crash leaves: a set without a link, one without a manifest, trash.
+        // What a crash leaves: a dataset without a link, one without a manifest, trash.
         disk.hide(&cache, next).unwrap();
         fs::create_dir(disk.staging_path(Uuid::from_u128(5))).unwrap();
         fs::create_dir(disk.own.join("trash/x")).unwrap();
         fs::write(disk.own.join("unsynced").join(Uuid::from_u128(6).simple().to_string()), "").unwrap();
         disk.name_staged(&cache, Uuid::from_u128(7)).unwrap();
         let loaded = disk.load().unwrap();
-        assert!(loaded.sets.is_empty() && loaded.staged.is_empty());
-        for part in [SETS, "staging", "trash", "unsynced"] {
+        assert!(loaded.datasets.is_empty() && loaded.staged.is_empty());
+        for part in [DATASETS_DIR, "staging", "trash", "unsynced"] {
             assert_eq!(fs::read_dir(disk.own.join(part)).unwrap().count(), 0, "{part}");
         }
-        assert!(open_set(root.path(), "set").unwrap().is_none());
+        assert!(open_dataset(root.path(), "set").unwrap().is_none());
         // A link to what is not there is nobody's.
         let (cache, last) = show(&disk, "set", b"3");
-        fs::remove_dir_all(disk.set_path(last)).unwrap();
-        fs::remove_file(beside(&disk.set_path(last), MANIFEST)).unwrap();
-        fs::remove_file(beside(&disk.set_path(last), ID)).unwrap();
-        assert!(disk.load().unwrap().sets.is_empty());
+        fs::remove_dir_all(disk.dataset_path(last)).unwrap();
+        fs::remove_file(beside(&disk.dataset_path(last), MANIFEST)).unwrap();
+        fs::remove_file(beside(&disk.dataset_path(last), ID)).unwrap();
+        assert!(disk.load().unwrap().datasets.is_empty());
         assert_eq!(disk.entry(&cache).unwrap(), Entry::None);
         // A link that is not of our form is somebody else's.
         std::os::unix::fs::symlink(".heft/sets/../../x", root.path().join("set")).unwrap();
@@ -685,10 +685,10 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_known_by_what_is_noted_of_it_and_not_by_its_link() {
+    fn a_dataset_is_known_by_what_is_noted_of_it_and_not_by_its_link() {
         let root = tempfile::tempdir().unwrap();
         let disk = Disk::open(root.path()).unwrap();
-        let (cache, generation) = show(&disk, "set", b"1");
+        let (cache, version) = show(&disk, "set", b"1");
         let (other, others) = show(&disk, "other", b"2");
         let path = root.path().join("set");
         let changes: [&dyn Fn(); 4] = [
@@ -700,16 +700,16 @@ mod tests {
         for (number, change) in changes.iter().enumerate() {
             fs::remove_file(&path).unwrap();
             change();
-            let mut found: Vec<_> = disk.load().unwrap().sets;
+            let mut found: Vec<_> = disk.load().unwrap().datasets;
             found.sort_by_key(|(cache, _)| cache.as_str().to_owned());
-            let found: Vec<_> = found.iter().map(|(cache, set)| (cache, set.generation)).collect();
-            assert_eq!(found, [(&other, others), (&cache, generation)], "{number}");
-            assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(generation), "{number}");
+            let found: Vec<_> = found.iter().map(|(cache, dataset)| (cache, dataset.version)).collect();
+            assert_eq!(found, [(&other, others), (&cache, version)], "{number}");
+            assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(version), "{number}");
         }
         assert!(disk.own.join("aside/set/a").exists(), "what was there is not lost");
         // As a worker of an earlier version left it.
-        fs::remove_file(beside(&disk.set_path(generation), ID)).unwrap();
-        assert_eq!(disk.load().unwrap().sets.len(), 2);
-        assert_eq!(disk.noted(generation), Some(cache));
+        fs::remove_file(beside(&disk.dataset_path(version), ID)).unwrap();
+        assert_eq!(disk.load().unwrap().datasets.len(), 2);
+        assert_eq!(disk.noted(version), Some(cache));
     }
 }

@@ -1,4 +1,4 @@
-//! Sets that were given up here, to make room or because they are not what they are said to be, and that nobody has asked for since.
+//! Datasets that were given up here, to make room or because they are not what they are said to be, and that nobody has asked for since.
 //!
 //! A leader that has started anew does not know of them, and would push them back, for which others had to go. So each leader is told
 //! of them when it is told what is here, by later lives of this worker as well: they stand in a small file, a line each,
@@ -15,14 +15,14 @@ use tracing::warn;
 use super::CacheId;
 use crate::worker::limits::{GIVEN_UP_FILE_BYTES_MAX, GIVEN_UP_MAX, GIVEN_UP_TEXT_MAX};
 
-/// The sets, those that went first in front.
+/// The datasets, those that went first in front.
 #[derive(Debug)]
 pub(super) struct GivenUp {
     path: PathBuf,
-    sets: VecDeque<One>,
+    datasets: VecDeque<One>,
 }
 
-/// A set that was given up.
+/// A dataset that was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct One {
     pub(super) cache: CacheId,
@@ -32,7 +32,7 @@ pub(super) struct One {
 }
 
 impl GivenUp {
-    /// Reads the file, but for sets that are here.
+    /// Reads the file, but for datasets that are here.
     pub(super) fn load(path: PathBuf, is_here: impl Fn(&CacheId) -> bool) -> Self {
         let mut bytes = Vec::new();
         match File::open(&path).and_then(|file| file.take(GIVEN_UP_FILE_BYTES_MAX).read_to_end(&mut bytes)) {
@@ -41,44 +41,44 @@ impl GivenUp {
             Err(error) => warn!("cannot read {}: {error}", path.display()),
         }
         let lines = String::from_utf8_lossy(&bytes);
-        let sets = lines.lines().filter_map(One::read).filter(|one| !is_here(&one.cache));
-        let sets = sets.take(GIVEN_UP_MAX).collect();
-        GivenUp { path, sets }
+        let datasets = lines.lines().filter_map(One::read).filter(|one| !is_here(&one.cache));
+        let datasets = datasets.take(GIVEN_UP_MAX).collect();
+        GivenUp { path, datasets }
     }
 
-    /// Those sets.
+    /// Those datasets.
     pub(super) fn iter(&self) -> impl Iterator<Item = &One> {
-        self.sets.iter()
+        self.datasets.iter()
     }
 
-    /// A set is given up. Of too many the first are forgotten.
+    /// A dataset is given up. Of too many the first are forgotten.
     pub(super) fn insert(&mut self, cache: &CacheId, digest: Digest, text: &str) {
-        self.sets.retain(|one| one.cache != *cache);
+        self.datasets.retain(|one| one.cache != *cache);
         let line = |c: char| if c.is_control() { ' ' } else { c };
         let text = text.chars().take(GIVEN_UP_TEXT_MAX).map(line).collect();
-        self.sets.push_back(One { cache: cache.clone(), digest, text });
-        while self.sets.len() > GIVEN_UP_MAX {
-            self.sets.pop_front();
+        self.datasets.push_back(One { cache: cache.clone(), digest, text });
+        while self.datasets.len() > GIVEN_UP_MAX {
+            self.datasets.pop_front();
         }
         self.save();
     }
 
-    /// A set is here again, on its way because somebody asked, or not wanted any more.
+    /// A dataset is here again, on its way because somebody asked, or not wanted any more.
     pub(super) fn remove(&mut self, cache: &CacheId) {
-        let before = self.sets.len();
-        self.sets.retain(|one| one.cache != *cache);
-        if self.sets.len() < before {
+        let before = self.datasets.len();
+        self.datasets.retain(|one| one.cache != *cache);
+        if self.datasets.len() < before {
             self.save();
         }
     }
 
     fn save(&self) {
         let line = |one: &One| format!("{}\t{}\t{}\n", one.digest, one.cache, one.text);
-        let lines: String = self.sets.iter().map(line).collect();
+        let lines: String = self.datasets.iter().map(line).collect();
         let unfinished = self.path.with_extension("new");
         let saved = fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.path));
         if let Err(error) = saved {
-            warn!("cannot note in {} which sets were given up: {error}", self.path.display());
+            warn!("cannot note in {} which datasets were given up: {error}", self.path.display());
         }
     }
 }
@@ -100,8 +100,8 @@ mod tests {
         CacheId::parse(text).unwrap()
     }
 
-    fn names(sets: &GivenUp) -> Vec<String> {
-        sets.iter().map(|one| one.cache.to_string()).collect()
+    fn names(datasets: &GivenUp) -> Vec<String> {
+        datasets.iter().map(|one| one.cache.to_string()).collect()
     }
 
     #[test]
@@ -110,23 +110,23 @@ mod tests {
         let path = root.path().join("given-up");
         let load = || GivenUp::load(path.clone(), |cache| cache.as_str() == "here");
         let digest = Digest { kind: DigestKind::Sha256, bytes: [7; 32] };
-        let mut sets = load();
+        let mut datasets = load();
         for name in ["a", "here", "b", "a"] {
-            sets.insert(&id(name), digest, "to make\nroom");
+            datasets.insert(&id(name), digest, "to make\nroom");
         }
-        assert_eq!(names(&sets), ["here", "b", "a"]);
-        let mut sets = load();
+        assert_eq!(names(&datasets), ["here", "b", "a"]);
+        let mut datasets = load();
         let a = One { cache: id("a"), digest, text: "to make room".to_owned() };
-        assert_eq!((names(&sets), sets.iter().last()), (vec!["b".to_owned(), "a".to_owned()], Some(&a)));
-        sets.remove(&id("b"));
+        assert_eq!((names(&datasets), datasets.iter().last()), (vec!["b".to_owned(), "a".to_owned()], Some(&a)));
+        datasets.remove(&id("b"));
         let mut bytes = fs::read(&path).unwrap();
         bytes.splice(0..0, b"no digest\tx\tx\n\xff\xfe\nsha256:00\ty\t\n".iter().copied());
         fs::write(&path, bytes).unwrap();
         assert_eq!(names(&load()), ["a"]);
         for number in 0..GIVEN_UP_MAX {
-            sets.insert(&id(&format!("set-{number}")), digest, "");
+            datasets.insert(&id(&format!("set-{number}")), digest, "");
         }
-        let sets = load();
-        assert_eq!((sets.iter().count(), names(&sets)[0].as_str()), (GIVEN_UP_MAX, "set-0"));
+        let datasets = load();
+        assert_eq!((datasets.iter().count(), names(&datasets)[0].as_str()), (GIVEN_UP_MAX, "set-0"));
     }
 }

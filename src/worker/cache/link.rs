@@ -1,7 +1,7 @@
-//! How files of a set get into a job's directory: shared with the set where that is safe, copied where it is not.
+//! How files of a dataset get into a job's directory: shared with the dataset where that is safe, copied where it is not.
 //!
 //! A reflink shares the blocks until somebody writes, so it is safe for any job. A copy is always safe, and costs time and space.
-//! A hard link is the set's file itself: it is read-only, which keeps a job from writing it by accident, but jobs run as the
+//! A hard link is the dataset's file itself: it is read-only, which keeps a job from writing it by accident, but jobs run as the
 //! worker's user, who owns it. So there are hard links only where the operator asks for them.
 
 use std::fs::{self, File, Permissions};
@@ -18,7 +18,7 @@ use super::disk::PRIVATE;
 use crate::core::names::SafeName;
 use crate::fs::dirfd::{make_folder, open, open_folder};
 
-/// How files of a set get into a job's directory.
+/// How files of a dataset get into a job's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkMode {
     /// By reflink; where the file system has none by copy.
@@ -41,22 +41,22 @@ impl FromStr for LinkMode {
             "reflink" => Ok(LinkMode::Reflink),
             "hardlink" => Ok(LinkMode::Hardlink),
             "copy" => Ok(LinkMode::Copy),
-            _ => Err("files of sets come by auto, reflink, hardlink or copy".to_owned()),
+            _ => Err("files of datasets come by auto, reflink, hardlink or copy".to_owned()),
         }
     }
 }
 
-/// Puts a file of a set into a job's directory under another name, read-only. Gives the file, or `None` if the set has none of that
-/// name. `ours` says whether a worker made the set; others' files are never linked.
+/// Puts a file of a dataset into a job's directory under another name, read-only. Gives the file, or `None` if the dataset has none of that
+/// name. `ours` says whether a worker made the dataset; others' files are never linked.
 pub(in crate::worker) fn place(
-    set: &OwnedFd,
+    dataset: &OwnedFd,
     name: &SafeName,
     ours: bool,
     job: &OwnedFd,
     target: &SafeName,
     mode: LinkMode,
 ) -> Option<io::Result<File>> {
-    let source = match open(set, name) {
+    let source = match open(dataset, name) {
         Ok(found) => found?,
         Err(error) => return Some(Err(error)),
     };
@@ -64,7 +64,7 @@ pub(in crate::worker) fn place(
         let folder = make_folder(job, target, Mode::RWXU)?;
         let common = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if mode == LinkMode::Hardlink && ours {
-            linkat(open_folder(set, name)?, name.file(), &folder, target.file(), AtFlags::empty())?;
+            linkat(open_folder(dataset, name)?, name.file(), &folder, target.file(), AtFlags::empty())?;
             return Ok(openat(&folder, target.file(), OFlags::RDONLY | common, Mode::empty())?.into());
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | common;
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn files_come_read_only_and_are_the_sets_own_only_by_hard_link() {
+    fn files_come_read_only_and_are_the_datasets_own_only_by_hard_link() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("set/d")).unwrap();
         fs::create_dir(root.path().join("job")).unwrap();
         let path = root.path().join("set/d/a");
         fs::write(&path, "bytes").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
-        let (set, job) =
+        let (dataset, job) =
             (open_root(&root.path().join("set")).unwrap(), open_root(&root.path().join("job")).unwrap());
         let inode = fs::metadata(&path).unwrap().ino();
         let reflinks = check_link_in(root.path(), LinkMode::Reflink);
@@ -134,7 +134,7 @@ mod tests {
             (LinkMode::Auto, false, false),
         ] {
             let target = name(&format!("x/{mode:?}-{ours}"));
-            let placed = place(&set, &name("d/a"), ours, &job, &target, mode).unwrap().unwrap();
+            let placed = place(&dataset, &name("d/a"), ours, &job, &target, mode).unwrap().unwrap();
             let found = placed.metadata().unwrap();
             assert_eq!(found.ino() == inode, same, "{mode:?} {ours}");
             assert_eq!(found.permissions().mode() & 0o777, 0o444);
@@ -142,11 +142,11 @@ mod tests {
                 fs::read_to_string(root.path().join("job").join(target.to_string())).unwrap(),
                 "bytes"
             );
-            let again = place(&set, &name("d/a"), ours, &job, &target, mode).unwrap();
+            let again = place(&dataset, &name("d/a"), ours, &job, &target, mode).unwrap();
             assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "{mode:?}");
         }
-        assert!(place(&set, &name("none"), true, &job, &name("n"), LinkMode::Auto).is_none());
-        let reflinked = place(&set, &name("d/a"), true, &job, &name("r"), LinkMode::Reflink).unwrap();
+        assert!(place(&dataset, &name("none"), true, &job, &name("n"), LinkMode::Auto).is_none());
+        let reflinked = place(&dataset, &name("d/a"), true, &job, &name("r"), LinkMode::Reflink).unwrap();
         assert_eq!(reflinked.is_ok(), reflinks, "what was asked for, or nothing");
     }
 

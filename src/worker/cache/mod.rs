@@ -1,50 +1,50 @@
-//! The worker's cache: sets of files that many jobs share, pushed to it ahead of the jobs and kept as long as there is room.
+//! The worker's cache: datasets of files that many jobs share, pushed to it ahead of the jobs and kept as long as there is room.
 //!
-//! A set is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its digests were right, and not before.
+//! A dataset is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its digests were right, and not before.
 //! [`Cache`] is owned by the session and is where everything is decided; what takes time (hashing, copying, removing) is done
 //! on threads that tell it what came of it ([`News`]). Nothing is sent here: answers go to the list that the session sends.
 //!
 //! | file | does |
 //! |---|---|
-//! | `keeper` | the sets that are here, and what the leader is told |
+//! | `manager` | the datasets that are here, and what the leader is told |
 //! | `keeper/jobs` | the jobs that need them |
-//! | `coming` | sets on their way: Hold, manifest, packs, until they are visible |
-//! | `room` | the budget: what goes when room is needed |
-//! | `given_up` | the sets that went and do not come back unasked |
-//! | `classic` | puts of stock leaders, in one frame |
+//! | `dataset_download` | datasets on their way: Hold, manifest, packs, until they are visible |
+//! | `eviction` | the budget: what goes when room is needed |
+//! | `given_up` | the datasets that went and do not come back unasked |
+//! | `classic` | puts of classic leaders, in one frame |
 //! | `contents` | a manifest whose names were checked |
 //! | `staged`, `pack` | files that come, piece by piece |
-//! | `disk` | the directory: what makes a set visible, and what is left after a crash |
+//! | `disk` | the directory: what makes a dataset visible, and what is left after a crash |
 //! | `seal` | whether a file may have changed since it was checked |
-//! | `link` | how files of a set get into a job's directory |
+//! | `link` | how files of a dataset get into a job's directory |
 
 mod classic;
-mod coming;
+mod dataset_download;
 mod contents;
 mod disk;
 mod given_up;
-mod keeper;
+mod manager;
 mod link;
 mod pack;
-mod room;
+mod eviction;
 mod seal;
 mod staged;
 
-pub(super) use coming::SetPart;
-pub(super) use disk::{OpenSet, PRIVATE, open_set};
-pub(super) use keeper::{Cache, News, Opened, Step};
+pub(super) use dataset_download::DatasetPart;
+pub(super) use disk::{OpenDataset, PRIVATE, open_dataset};
+pub(super) use manager::{Cache, News, Opened, Step};
 pub(super) use link::place as place_file;
 pub use link::{LinkMode, check_link};
-pub(super) use staged::KeptSet;
+pub(super) use staged::KeptDataset;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use crate::core::ids::CacheId;
 
-/// The sets that a job names and this worker keeps, by their ids; `None` for one that could not be opened. Files of these come from
+/// The datasets that a job names and this worker keeps, by their ids; `None` for one that could not be opened. Files of these come from
 /// nowhere else.
-pub(super) type KeptSets = HashMap<String, Option<KeptSet>>;
+pub(super) type KeptDatasets = HashMap<String, Option<KeptDataset>>;
 
 /// A worker's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

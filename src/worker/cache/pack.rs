@@ -1,4 +1,4 @@
-//! Where a pack goes: each piece is hashed as it comes and written straight to its place in the set's files.
+//! Where a pack goes: each piece is hashed as it comes and written straight to its place in the dataset's files.
 //!
 //! Pieces lie in a pack one after the other and may begin in one chunk and end in the next. Bytes are hashed once, on their
 //! way, if they come in order; a piece whose parts come otherwise is read back. Runs where a [`Download`] has it run: on a thread
@@ -18,18 +18,18 @@ use chunking::{ChunkPlan, ChunkRange, PlanError, Ranges};
 use super::staged::Staged;
 use crate::transfer::ChunkSink;
 
-/// Takes the pieces of a pack that a set lacks.
+/// Takes the pieces of a pack that a dataset lacks.
 pub(super) struct PackSink {
     staged: Arc<Staged>,
     layout: Layout,
-    /// For each piece of the pack that the set lacks, how far it is.
+    /// For each piece of the pack that the dataset lacks, how far it is.
     parts: Vec<Option<Part>>,
     place: String,
 }
 
 /// How far a piece is.
 struct Part {
-    /// Which of the set.
+    /// Which of the dataset.
     piece: u32,
     /// If it comes in parts.
     hasher: Option<PieceHasher>,
@@ -46,7 +46,7 @@ impl Part {
 }
 
 impl PackSink {
-    /// For the pieces of a pack, each with its place in the set's list if the set has it.
+    /// For the pieces of a pack, each with its place in the dataset's list if the dataset has it.
     pub(super) fn new(
         staged: Arc<Staged>,
         layout: Layout,
@@ -58,7 +58,7 @@ impl PackSink {
         PackSink { staged, layout, parts, place }
     }
 
-    /// The chunks in which there is nothing that the set lacks.
+    /// The chunks in which there is nothing that the dataset lacks.
     pub(super) fn not_needed(&self, size: u64, chunk_bytes: u32) -> Result<Ranges, PlanError> {
         let plan = ChunkPlan::new(size, chunk_bytes)?;
         let mut runs: Vec<ChunkRange> = Vec::new();

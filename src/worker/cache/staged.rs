@@ -1,8 +1,8 @@
-//! A set that comes: files of their full sizes, into which pieces are written straight to where they belong, and word of which
+//! A dataset that comes: files of their full sizes, into which pieces are written straight to where they belong, and word of which
 //! of them are there and right.
 //!
 //! Blocking. What is there already is found here first: pieces of an earlier try, after their digests were checked, and files
-//! and pieces of other sets of this cache, which are linked or copied. A piece counts when its BLAKE3 was right; nothing else does.
+//! and pieces of other datasets of this cache, which are linked or copied. A piece counts when its BLAKE3 was right; nothing else does.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, Permissions};
@@ -19,28 +19,28 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::contents::{Contents, Place};
-use super::disk::{Disk, OpenSet, open_directory};
+use super::disk::{Disk, OpenDataset, open_directory};
 use super::seal::{Seal, SealState};
 use crate::core::names::SafeName;
 use crate::fs::dirfd::{make_folder, open, open_folder};
 use crate::worker::limits::STAGED_FILES_OPEN_MAX;
 
-/// The mode of a set's files: nobody writes them by accident.
+/// The mode of a dataset's files: nobody writes them by accident.
 const READ_ONLY: u32 = 0o444;
 
-/// A set of this cache that others may take files and pieces from.
+/// A dataset of this cache that others may take files and pieces from.
 #[derive(Clone, Debug)]
 pub(super) struct Donor {
-    pub(super) generation: Uuid,
+    pub(super) version: Uuid,
     pub(super) contents: Arc<Contents>,
     /// What the files looked like when they were checked.
     pub(super) seals: Arc<Vec<Seal>>,
 }
 
-/// A set that comes.
+/// A dataset that comes.
 #[derive(Debug)]
 pub(in crate::worker) struct Staged {
-    generation: Uuid,
+    version: Uuid,
     contents: Arc<Contents>,
     root: OwnedFd,
     by_piece: HashMap<Piece, u32>,
@@ -55,19 +55,19 @@ struct State {
     lacking: u64,
     /// Files that are open.
     files: HashMap<u32, Arc<File>>,
-    /// Files that are those of another set, and are not written.
+    /// Files that are those of another dataset, and are not written.
     linked: HashSet<u32>,
 }
 
 impl Staged {
-    /// Makes the files of a set ready, and finds what is here of it.
+    /// Makes the files of a dataset ready, and finds what is here of it.
     pub(super) fn prepare(
         disk: &Disk,
-        generation: Uuid,
+        version: Uuid,
         contents: Arc<Contents>,
         donors: &[Donor],
     ) -> io::Result<Self> {
-        let path = disk.begin(generation, &contents)?;
+        let path = disk.begin(version, &contents)?;
         let count = u32::try_from(contents.manifest().pieces().len()).unwrap_or(u32::MAX);
         let all = contents.manifest().pieces().iter().map(|piece| u64::from(piece.len)).sum();
         let state =
@@ -75,7 +75,7 @@ impl Staged {
         let by_piece =
             (0..).zip(contents.manifest().pieces()).map(|(place, piece)| (*piece, place)).collect();
         let root = open_directory(&path)?;
-        let staged = Staged { generation, contents, root, by_piece, state: Mutex::new(state) };
+        let staged = Staged { version, contents, root, by_piece, state: Mutex::new(state) };
         let mut found = Vec::new();
         for file in 0..u32::try_from(staged.contents.files().len()).unwrap_or(u32::MAX) {
             if !staged.link_from(disk, donors, file)? && staged.make_file(file)? {
@@ -93,7 +93,7 @@ impl Staged {
         &self.contents
     }
 
-    /// The place of a piece in the set's list.
+    /// The place of a piece in the dataset's list.
     pub(super) fn find(&self, piece: &Piece) -> Option<u32> {
         self.by_piece.get(piece).copied()
     }
@@ -127,7 +127,7 @@ impl Staged {
                 found.set_permissions(Permissions::from_mode(0o600))?;
                 return Ok(entry.size > 0);
             }
-            // A job or another set has this file too: it is not written.
+            // A job or another dataset has this file too: it is not written.
             unlinkat(&folder, name.file(), AtFlags::empty())?;
         }
         let made: File =
@@ -137,12 +137,12 @@ impl Staged {
         Ok(false)
     }
 
-    /// Takes a whole file from another set, if one has it.
+    /// Takes a whole file from another dataset, if one has it.
     fn link_from(&self, disk: &Disk, donors: &[Donor], file: u32) -> io::Result<bool> {
         let Some((name, entry)) = self.contents.file(file) else { return Ok(false) };
         for donor in donors {
             let Some(same) = self.contents.same_file(entry, &donor.contents) else { continue };
-            let Ok(theirs) = disk.open_generation(donor.generation) else { continue };
+            let Ok(theirs) = disk.open_version(donor.version) else { continue };
             let Some(_unchanged) = donor.open(&theirs, same)? else { continue };
             // It may be on its way out.
             let Ok(from) = open_folder(&theirs, name) else { continue };
@@ -205,7 +205,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Copies pieces that other sets have.
+    /// Copies pieces that other datasets have.
     fn copy_from(&self, disk: &Disk, donors: &[Donor]) -> io::Result<()> {
         let mut wanted: HashMap<Piece, u32> = HashMap::new();
         for (place, piece) in (0..).zip(self.contents.manifest().pieces()) {
@@ -217,7 +217,7 @@ impl Staged {
             if wanted.is_empty() {
                 return Ok(());
             }
-            let Ok(theirs) = disk.open_generation(donor.generation) else { continue };
+            let Ok(theirs) = disk.open_version(donor.version) else { continue };
             for (file, (_, entry)) in (0..).zip(donor.contents.files()) {
                 let mut source = None;
                 for (offset, _, piece) in donor.contents.manifest().layout(entry) {
@@ -287,7 +287,7 @@ impl Staged {
         Ok(opened)
     }
 
-    /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they look like, and the generation
+    /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they look like, and the version
     /// that was there.
     pub(super) fn show(&self, disk: &Disk, cache: &super::CacheId) -> io::Result<(Vec<Seal>, Option<Uuid>)> {
         // Before anything is moved: what is somebody else's is not touched.
@@ -299,13 +299,13 @@ impl Staged {
             file.set_permissions(Permissions::from_mode(READ_ONLY))?;
             seals.push(Seal::of(&file.metadata()?));
         }
-        let before = disk.show(cache, self.generation)?;
+        let before = disk.show(cache, self.version)?;
         Ok((seals, before))
     }
 }
 
 impl Donor {
-    /// A file of the set, if it is as it was when it was checked. One that may be another is read.
+    /// A file of the dataset, if it is as it was when it was checked. One that may be another is read.
     fn open(&self, root: &OwnedFd, file: u32) -> io::Result<Option<File>> {
         let Some((name, entry)) = self.contents.file(file) else { return Ok(None) };
         let Some(found) = open(root, name)? else { return Ok(None) };
@@ -352,10 +352,10 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
     Ok(())
 }
 
-/// Checks all files of a set, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
+/// Checks all files of a dataset, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
 /// look like, or which one is damaged and how.
-pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Result<Vec<Seal>, CheckError> {
-    let root = disk.open_generation(generation)?;
+pub(super) fn check(disk: &Disk, version: Uuid, contents: &Contents) -> Result<Vec<Seal>, CheckError> {
+    let root = disk.open_version(version)?;
     let mut seals = Vec::with_capacity(contents.files().len());
     let mut buffer = Vec::new();
     for (name, entry) in contents.files() {
@@ -377,7 +377,7 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
         }
         if whole.finish().bytes != entry.sha256 {
             return Err(CheckError::Untrue(format!(
-                "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the set again"
+                "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the dataset again"
             )));
         }
         seals.push(Seal::of(&found));
@@ -385,7 +385,7 @@ pub(super) fn check(disk: &Disk, generation: Uuid, contents: &Contents) -> Resul
     Ok(seals)
 }
 
-/// Why a set is not there for jobs.
+/// Why a dataset is not there for jobs.
 #[derive(Debug)]
 pub(in crate::worker) enum CheckError {
     /// A file is not what it should be.
@@ -402,37 +402,37 @@ impl From<io::Error> for CheckError {
     }
 }
 
-/// How a file of a set stands against its seal.
-pub(super) fn state_of(disk: &Disk, generation: Uuid, name: &SafeName, seal: Option<&Seal>) -> SealState {
-    // Beneath the set's own directory and through no link, as a job's file is taken.
-    let found = disk.open_generation(generation).and_then(|root| open(&root, name));
+/// How a file of a dataset stands against its seal.
+pub(super) fn state_of(disk: &Disk, version: Uuid, name: &SafeName, seal: Option<&Seal>) -> SealState {
+    // Beneath the dataset's own directory and through no link, as a job's file is taken.
+    let found = disk.open_version(version).and_then(|root| open(&root, name));
     let found = found.ok().flatten().and_then(|file| file.metadata().ok());
     seal.map_or(SealState::Broken, |seal| seal.on(&found))
 }
 
-/// The files of a set that this worker keeps, as a job gets them. They stay while this is held.
+/// The files of a dataset that this worker keeps, as a job gets them. They stay while this is held.
 #[derive(Debug)]
-pub(in crate::worker) struct KeptSet {
-    open: OpenSet,
+pub(in crate::worker) struct KeptDataset {
+    open: OpenDataset,
     contents: Arc<Contents>,
     seals: Arc<Vec<Seal>>,
 }
 
-impl KeptSet {
-    pub(super) fn new(open: OpenSet, contents: Arc<Contents>, seals: Arc<Vec<Seal>>) -> Self {
-        KeptSet { open, contents, seals }
+impl KeptDataset {
+    pub(super) fn new(open: OpenDataset, contents: Arc<Contents>, seals: Arc<Vec<Seal>>) -> Self {
+        KeptDataset { open, contents, seals }
     }
 
     pub(in crate::worker) fn root(&self) -> &OwnedFd {
         self.open.root()
     }
 
-    /// Whether the set has a file of this name: nothing else in its directory is of it.
+    /// Whether the dataset has a file of this name: nothing else in its directory is of it.
     pub(in crate::worker) fn has(&self, name: &SafeName) -> bool {
         self.contents.find(name.as_str()).is_some()
     }
 
-    /// Whether a job's copy of a file is right. The set's own file was looked at before the job came this far; if it has changed
+    /// Whether a job's copy of a file is right. The dataset's own file was looked at before the job came this far; if it has changed
     /// since, the copy is read.
     pub(in crate::worker) fn is_right(&self, name: &SafeName, copy: &File) -> io::Result<bool> {
         let file = self.contents.find(name.as_str());
@@ -452,14 +452,14 @@ impl KeptSet {
     }
 }
 
-/// Reads files of a set again, piece by piece. Gives what they look like, or which one is damaged.
+/// Reads files of a dataset again, piece by piece. Gives what they look like, or which one is damaged.
 pub(super) fn check_files(
     disk: &Disk,
-    generation: Uuid,
+    version: Uuid,
     contents: &Contents,
     files: &[u32],
 ) -> Result<Vec<(u32, Seal)>, CheckError> {
-    let root = disk.open_generation(generation)?;
+    let root = disk.open_version(version)?;
     let mut seals = Vec::with_capacity(files.len());
     let mut buffer = Vec::new();
     for file in files {

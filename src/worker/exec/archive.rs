@@ -364,7 +364,7 @@ mod tests {
     use super::*;
     use crate::model::InputFile;
     use crate::noise::noise;
-    use crate::worker::cache::{KeptSets, LinkMode};
+    use crate::worker::cache::{KeptDatasets, LinkMode};
     use crate::worker::exec::inputs::{CachePlace, write_all};
     use std::io::Read;
 
@@ -394,7 +394,7 @@ mod tests {
         let inputs = write_all(
             &files,
             &open,
-            CachePlace { directory: dir, link: LinkMode::Auto, kept: &KeptSets::new() },
+            CachePlace { directory: dir, link: LinkMode::Auto, kept: &KeptDatasets::new() },
         )
         .unwrap();
         let none = pack(packing(&open, &inputs)).unwrap();

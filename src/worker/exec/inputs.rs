@@ -16,7 +16,7 @@ use crate::core::names::{InputNamesError, NameUse, SafeName, input_names};
 use crate::fs::dirfd;
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
-use crate::worker::cache::{KeptSets, LinkMode, OpenSet, PRIVATE, open_set, place_file};
+use crate::worker::cache::{KeptDatasets, LinkMode, OpenDataset, PRIVATE, open_dataset, place_file};
 use crate::worker::directory::OpenDirectory;
 use crate::worker::identity::FileIdentity;
 
@@ -30,15 +30,15 @@ pub(crate) enum InputError {
     )]
     NotHere { name: SafeName, expected: u64, found: u64 },
     #[error(
-        "\"{name}\" of the set {cache_id} was changed on the disk while the job was given it: submit the job again"
+        "\"{name}\" of the dataset {cache_id} was changed on the disk while the job was given it: submit the job again"
     )]
     Changed { cache_id: String, name: SafeName },
-    #[error("the set {cache_id} was removed from the disk while the job was given it: submit the job again")]
+    #[error("the dataset {cache_id} was removed from the disk while the job was given it: submit the job again")]
     Removed { cache_id: String },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
-    #[error("Cache miss: {cache_id}: the set is here, and has no file \"{name}\"")]
-    NotInSet { cache_id: String, name: SafeName },
+    #[error("Cache miss: {cache_id}: the dataset is here, and has no file \"{name}\"")]
+    NotInDataset { cache_id: String, name: SafeName },
     #[error(
         "input file \"{name}\" comes as {how}, which is not supported yet: send its content inline, or name a CacheId"
     )]
@@ -91,17 +91,17 @@ pub(super) struct CachePlace<'a> {
     pub(super) directory: &'a Path,
     pub(super) link: LinkMode,
     /// What this worker keeps of it, for the job.
-    pub(super) kept: &'a KeptSets,
+    pub(super) kept: &'a KeptDatasets,
 }
 
-/// The sets that a job's files are taken from: each is opened once, so that all files of one set are of one generation.
+/// The datasets that a job's files are taken from: each is opened once, so that all files of one dataset are of one version.
 #[derive(Default)]
-struct Sets(HashMap<String, Option<OpenSet>>);
+struct Datasets(HashMap<String, Option<OpenDataset>>);
 
-impl Sets {
-    fn open(&mut self, cache_dir: &Path, id: &str) -> io::Result<Option<&OpenSet>> {
+impl Datasets {
+    fn open(&mut self, cache_dir: &Path, id: &str) -> io::Result<Option<&OpenDataset>> {
         if !self.0.contains_key(id) {
-            self.0.insert(id.to_owned(), open_set(cache_dir, id)?);
+            self.0.insert(id.to_owned(), open_dataset(cache_dir, id)?);
         }
         Ok(self.0.get(id).and_then(Option::as_ref))
     }
@@ -115,9 +115,9 @@ pub(super) fn write_all(
 ) -> Result<Inputs, InputError> {
     let names = input_names(files.iter().map(|file| file.name.as_str()))?;
     let mut inputs = Inputs::new();
-    let mut sets = Sets::default();
+    let mut datasets = Datasets::default();
     for (file, name) in files.iter().zip(names) {
-        let look = write_one(file, &name, directory.handle(), directory.path(), cache, &mut sets)?;
+        let look = write_one(file, &name, directory.handle(), directory.path(), cache, &mut datasets)?;
         inputs.insert(PathBuf::from(name.to_string()), look);
     }
     Ok(inputs)
@@ -129,14 +129,14 @@ fn write_one(
     root: &OwnedFd,
     directory: &Path,
     cache: CachePlace<'_>,
-    sets: &mut Sets,
+    datasets: &mut Datasets,
 ) -> Result<FileIdentity, InputError> {
     let not_supported = |how| InputError::NotSupported { name: name.clone(), how };
     let content = match file.source() {
         Source::Inline(content) => content,
         Source::Cache(cache_id) => {
-            let inner = SafeName::parse(NameUse::File, file.name_in_set()).map_err(InputNamesError::from)?;
-            let placed = place_cached(cache_id, &inner, (root, name), cache, sets)?;
+            let inner = SafeName::parse(NameUse::File, file.name_in_dataset()).map_err(InputNamesError::from)?;
+            let placed = place_cached(cache_id, &inner, (root, name), cache, datasets)?;
             let look = placed.and_then(|placed| placed.metadata()).map(|written| FileIdentity::of(&written));
             return look.map_err(|source| write_failed(name, directory, source));
         }
@@ -168,14 +168,14 @@ fn came(
     }
 }
 
-/// From the set that this worker keeps under that id; if it keeps none, `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a set that a worker has
+/// From the dataset that this worker keeps under that id; if it keeps none, `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a dataset that a worker has
 /// put there is looked for in that. The error inside is one of writing.
 fn place_cached(
     cache_id: &str,
     name: &SafeName,
     (root, target): (&OwnedFd, &SafeName),
     cache: CachePlace<'_>,
-    sets: &mut Sets,
+    datasets: &mut Datasets,
 ) -> Result<io::Result<File>, InputError> {
     let id = SafeName::parse(NameUse::Cache, cache_id).map_err(InputNamesError::from)?;
     let cannot_read = |source| InputError::Cache {
@@ -183,8 +183,8 @@ fn place_cached(
         directory: cache.directory.to_owned(),
         source,
     };
-    let (set, inner) = id.split_first();
-    if set == PRIVATE {
+    let (dataset, inner) = id.split_first();
+    if dataset == PRIVATE {
         return Err(InputError::CacheMiss { cache_id: cache_id.to_owned() });
     }
     let candidates: Vec<SafeName> = match &inner {
@@ -193,11 +193,11 @@ fn place_cached(
     };
     let missing = || InputError::CacheMiss { cache_id: cache_id.to_owned() };
     let wanted = inner.as_ref().unwrap_or(name);
-    if let Some(kept) = cache.kept.get(set) {
+    if let Some(kept) = cache.kept.get(dataset) {
         // Whatever lies under its name.
         let removed = || InputError::Removed { cache_id: cache_id.to_owned() };
         let kept = kept.as_ref().ok_or_else(removed)?;
-        let lacks = || InputError::NotInSet { cache_id: set.to_owned(), name: wanted.clone() };
+        let lacks = || InputError::NotInDataset { cache_id: dataset.to_owned(), name: wanted.clone() };
         let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(lacks)?;
         let changed = || InputError::Changed { cache_id: cache_id.to_owned(), name: found.clone() };
         let placed = match place_file(kept.root(), found, true, root, target, cache.link) {
@@ -205,15 +205,15 @@ fn place_cached(
             Some(Err(error)) => return Ok(Err(error)),
             None => return Err(changed()),
         };
-        // A hard link is the set's own file: who has the worker make them trusts the jobs.
+        // A hard link is the dataset's own file: who has the worker make them trusts the jobs.
         return match cache.link == LinkMode::Hardlink || kept.is_right(found, &placed).map_err(cannot_read)? {
             true => Ok(Ok(placed)),
             false => Err(changed()),
         };
     }
-    let placed = match sets.open(cache.directory, set).map_err(cannot_read)? {
-        Some(set) => {
-            candidates.iter().find_map(|name| place_file(set.root(), name, true, root, target, cache.link))
+    let placed = match datasets.open(cache.directory, dataset).map_err(cannot_read)? {
+        Some(dataset) => {
+            candidates.iter().find_map(|name| place_file(dataset.root(), name, true, root, target, cache.link))
         }
         None => {
             let theirs = open(cache.directory)?;
@@ -239,14 +239,14 @@ mod tests {
         let (job, cache) = (root.path().join("job"), root.path().join("cache"));
         fs::create_dir_all(&job).unwrap();
         fs::create_dir_all(cache.join("set/data")).unwrap();
-        fs::write(cache.join("set/data/a.bin"), "from the set").unwrap();
+        fs::write(cache.join("set/data/a.bin"), "from the dataset").unwrap();
         fs::write(cache.join("flat"), "from the file").unwrap();
         fs::write(root.path().join("secret"), "no").unwrap();
         std::os::unix::fs::symlink(root.path().join("secret"), cache.join("link")).unwrap();
         let written = write_all(
             files,
             &OpenDirectory::of(&job),
-            CachePlace { directory: &cache, link: LinkMode::Auto, kept: &KeptSets::new() },
+            CachePlace { directory: &cache, link: LinkMode::Auto, kept: &KeptDatasets::new() },
         );
         (root, written)
     }
@@ -265,7 +265,7 @@ mod tests {
             create(&OpenDirectory::of(root.path()), &name),
             Err(InputError::Names(InputNamesError::Twice { .. }))
         ));
-        let kept = KeptSets::new();
+        let kept = KeptDatasets::new();
         let cache = CachePlace { directory: root.path(), link: LinkMode::Auto, kept: &kept };
         let inputs =
             write_all(&[file, InputFile::inline("small", "1")], &OpenDirectory::of(root.path()), cache)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn c02_a_cached_file_comes_from_the_set_or_is_the_file() {
+    fn c02_a_cached_file_comes_from_the_dataset_or_is_the_file() {
         let (root, written) = write(&[
             InputFile::cached("data/a.bin", "set"),
             InputFile::cached("b.bin", "flat"),
@@ -285,14 +285,14 @@ mod tests {
         ]);
         assert_eq!(written.unwrap().len(), 4);
         let read = |name: &str| fs::read_to_string(root.path().join("job").join(name)).unwrap();
-        assert_eq!(read("data/a.bin"), "from the set");
+        assert_eq!(read("data/a.bin"), "from the dataset");
         assert_eq!(read("b.bin"), "from the file");
-        assert_eq!(read("c.bin"), "from the set");
+        assert_eq!(read("c.bin"), "from the dataset");
         assert_eq!(read("empty"), "", "C19");
     }
 
     #[test]
-    fn c08_names_that_only_sets_may_not_have_are_laid_out() {
+    fn c08_names_that_only_datasets_may_not_have_are_laid_out() {
         let names = ["a", "A", "dot.", "line\nfeed", "B/x", "b"];
         let (root, written) = write(&names.map(|name| InputFile::inline(name, name)));
         assert_eq!(written.unwrap().len(), names.len());

@@ -29,9 +29,9 @@ use tokio::task::JoinError;
 use self::archive::{Packed, Packing, pack};
 use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
-use super::cache::{KeptSets, LinkMode};
+use super::cache::{KeptDatasets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
-use super::fit::append_note;
+use super::result_encoding::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
 use super::limits::{
     ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX, STDERR_BYTES_MAX,
@@ -50,9 +50,9 @@ pub struct ExecConfig {
     pub exe_dir: PathBuf,
     /// Files that jobs refer to by CacheId (C02).
     pub cache_dir: PathBuf,
-    /// How files of sets get into job directories.
+    /// How files of datasets get into job directories.
     pub cache_link: LinkMode,
-    /// Pack inputs and the program too, as stock workers mean to (WX04).
+    /// Pack inputs and the program too, as classic workers mean to (WX04).
     pub zip_all: bool,
     /// What goes inside a result of a program's standard output. A longer one goes as a whole beside it.
     pub stdout_bytes_max: usize,
@@ -127,7 +127,7 @@ impl Exec {
             Ok(directory) => directory,
             Err(error) => return not_begun(job, of_directory(&error), error.to_string()),
         };
-        let inputs = match self.write_inputs(inputs, &directory, context.sets.clone()).await {
+        let inputs = match self.write_inputs(inputs, &directory, context.datasets.clone()).await {
             Ok(Ok(inputs)) => inputs,
             Ok(Err(error)) => return not_begun(job, of_inputs(&error, &directory), error.to_string()),
             Err(error) => return job.failed(format!("writing the input files failed: {error}")),
@@ -191,7 +191,7 @@ impl Exec {
         &self,
         files: Vec<InputFile>,
         directory: &OpenDirectory,
-        kept: Arc<KeptSets>,
+        kept: Arc<KeptDatasets>,
     ) -> Result<Result<Inputs, InputError>, JoinError> {
         let (directory, config) = (directory.clone(), self.config.clone());
         tokio::task::spawn_blocking(move || {
@@ -263,15 +263,15 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
     if directory.is_gone() || matches!(error, InputError::Write { source, .. } if is_unusable(source)) {
         return Fault::Directory;
     }
-    // A set is looked at again before the next job of it runs.
-    let is_of_set = matches!(
+    // A dataset is looked at again before the next job of it runs.
+    let is_of_dataset = matches!(
         error,
         InputError::Changed { .. }
             | InputError::Removed { .. }
             | InputError::NotHere { .. }
             | InputError::Cache { .. }
     );
-    if is_of_set { Fault::Inputs } else { Fault::Job }
+    if is_of_dataset { Fault::Inputs } else { Fault::Job }
 }
 
 /// The answer for a job that did not begin: where the worker is to blame, another may have it.

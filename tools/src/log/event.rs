@@ -110,7 +110,8 @@ pub(super) enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         job_id: Option<Uuid>,
         cache_id: String,
-        generation: Uuid,
+        #[serde(rename = "generation")]
+        version: Uuid,
         digest: String,
         bytes: u64,
         files: u32,
@@ -119,7 +120,8 @@ pub(super) enum Event {
     },
     DatasetGone {
         cache_id: String,
-        generation: Uuid,
+        #[serde(rename = "generation")]
+        version: Uuid,
     },
 }
 
@@ -300,8 +302,8 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         Record::Cap { client, cap } => Event::Cap { client_id: client.to_string(), cap: *cap },
         Record::Dataset { dataset } => Event::dataset(None, dataset),
         Record::Stage { job, dataset } => Event::dataset(Some(*job), dataset),
-        Record::DatasetGone { cache, generation } => {
-            Event::DatasetGone { cache_id: cache.to_string(), generation: *generation }
+        Record::DatasetGone { cache, version } => {
+            Event::DatasetGone { cache_id: cache.to_string(), version: *version }
         }
     }
 }
@@ -312,7 +314,7 @@ impl Event {
         Event::Dataset {
             job_id: job.map(|job| job.0),
             cache_id: dataset.cache.to_string(),
-            generation: dataset.generation,
+            version: dataset.version,
             digest: dataset.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             bytes: dataset.bytes,
             files: dataset.files,

@@ -190,7 +190,7 @@ impl<'a> Summary<'a> {
         json!({
             "type": "state", "index": replay.index.0, "snapshot": self.loaded.snapshot, "at": iso(replay.latest),
             "jobs": self.all.json(), "queues": queues, "clients": clients, "dlq": dlq,
-            "inputs": inputs.json(), "results": results.json(), "datasets": state.datasets().map(set_json).collect::<Vec<_>>(),
+            "inputs": inputs.json(), "results": results.json(), "datasets": state.datasets().map(dataset_json).collect::<Vec<_>>(),
         })
     }
 
@@ -237,13 +237,13 @@ impl<'a> Summary<'a> {
         }
         let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
         writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")?;
-        for (number, set) in state.datasets().enumerate() {
+        for (number, dataset) in state.datasets().enumerate() {
             if number == 0 {
                 writeln!(out, "\n{:<44}{:>12}{:>10}{:>8}  target", "dataset", "bytes", "files", "packs")?;
             }
             let (bytes, files, packs, target) =
-                (set.bytes, set.files, set.packs.len(), printable(&set.target));
-            writeln!(out, "{:<44}{bytes:>12}{files:>10}{packs:>8}  {target}", set.cache.as_str())?;
+                (dataset.bytes, dataset.files, dataset.packs.len(), printable(&dataset.target));
+            writeln!(out, "{:<44}{bytes:>12}{files:>10}{packs:>8}  {target}", dataset.cache.as_str())?;
         }
         Ok(())
     }
@@ -277,10 +277,10 @@ impl std::fmt::Display for Sum {
     }
 }
 
-fn set_json(set: &Arc<Dataset>) -> Value {
+fn dataset_json(dataset: &Arc<Dataset>) -> Value {
     json!({
-        "cacheId": set.cache.as_str(), "generation": set.generation, "bytes": set.bytes, "files": set.files,
-        "target": &*set.target, "packs": set.packs, "at": iso(set.at),
+        "cacheId": dataset.cache.as_str(), "generation": dataset.version, "bytes": dataset.bytes, "files": dataset.files,
+        "target": &*dataset.target, "packs": dataset.packs, "at": iso(dataset.at),
     })
 }
 

@@ -163,10 +163,10 @@ impl Data {
     }
 
     /// The dataset `set`, whose manifest is this blob.
-    pub fn dataset(&self, generation: u128, packs: Vec<Uuid>) -> Dataset {
+    pub fn dataset(&self, version: u128, packs: Vec<Uuid>) -> Dataset {
         Dataset {
             cache: CacheId::parse("set").unwrap(),
-            generation: id(generation),
+            version: id(version),
             digest: [7; 32],
             bytes: 5000,
             files: 2,

@@ -1,18 +1,18 @@
-//! Classic clients and workers, agents, and inputs that become sets.
+//! Classic clients and workers, agents, and inputs that become datasets.
 
 use super::*;
 
 /// A put of a classic client whose contents are in a pack.
-fn came(key: u128, generation: u128, pack: u128, files: &[(&str, &str)]) -> DatasetEvent {
+fn came(key: u128, version: u128, pack: u128, files: &[(&str, &str)]) -> DatasetEvent {
     let made =
         |text: &str| Made { sha256: sha256(text.as_bytes()), pieces: vec![Piece::of(text.as_bytes())] };
-    let of = |(name, text): &(&str, &str)| (SafeName::parse_in_set(name).unwrap(), made(text));
+    let of = |(name, text): &(&str, &str)| (SafeName::parse_in_dataset(name).unwrap(), made(text));
     let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
     let came = Came {
         conn: CLASSIC,
         request: id(99),
         key: id(key),
-        generation: id(generation),
+        version: id(version),
         cache: cache("set"),
         target: ALL.to_owned(),
         files: files.iter().map(of).collect(),
@@ -23,7 +23,7 @@ fn came(key: u128, generation: u128, pack: u128, files: &[(&str, &str)]) -> Data
 }
 
 #[test]
-fn a_classic_clients_put_becomes_a_set_and_the_next_adds_files_to_it() {
+fn a_classic_clients_put_becomes_a_dataset_and_the_next_adds_files_to_it() {
     let mut bench = Bench::new();
     bench.worker(100, &[]);
     for pack in [20, 21] {
@@ -42,13 +42,13 @@ fn a_classic_clients_put_becomes_a_set_and_the_next_adds_files_to_it() {
     bench.manifest_read(11, &both);
     bench.pack_checked(21, &["other", "three"]);
     bench.commit();
-    assert_eq!(bench.books.sets[&cache("set")].digest, both.digest().bytes);
+    assert_eq!(bench.books.datasets[&cache("set")].digest, both.digest().bytes);
     let done = bench.acks(100, 11, stored(2, 0));
     assert_eq!(done.last().unwrap(), "to 2: OK added=1, skipped=1");
 }
 
 #[test]
-fn a_classic_client_that_left_is_not_waited_for_and_its_set_is_kept() {
+fn a_classic_client_that_left_is_not_waited_for_and_its_dataset_is_kept() {
     let mut bench = Bench::new();
     bench.books.blobs.insert(id(20), KnownBlob { bytes: 100, has_arrived: true });
     bench.on(came(5, 10, 20, &[("a", "one")]));
@@ -57,11 +57,11 @@ fn a_classic_client_that_left_is_not_waited_for_and_its_set_is_kept() {
     bench.manifest_read(10, &manifest(&[("a", "one")]));
     assert_eq!(bench.pack_checked(20, &["one"]), ["commit set"]);
     assert!(bench.commit().is_empty());
-    assert!(bench.sets.puts.is_empty() && bench.books.has_arrived(id(10)));
+    assert!(bench.datasets.puts.is_empty() && bench.books.has_arrived(id(10)));
 }
 
 #[test]
-fn a_classic_worker_shows_that_it_knows_cache_put_and_gets_the_set_in_one_frame() {
+fn a_classic_worker_shows_that_it_knows_cache_put_and_gets_the_dataset_in_one_frame() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     let host = IpAddr::from(Ipv4Addr::LOCALHOST);
     bench.put(9, &one, 10, ALL);
@@ -70,21 +70,21 @@ fn a_classic_worker_shows_that_it_knows_cache_put_and_gets_the_set_in_one_frame(
     bench.commit();
     assert_eq!(bench.classic_worker(200, host), ["to 200: do you know CachePut?"]);
     assert_eq!(bench.acks(200, 77, CachePutResult::stored(".", 0, 0)), ["look at 20"]);
-    assert!(bench.sets.knows_cache_put(worker(200)));
+    assert!(bench.datasets.knows_cache_put(worker(200)));
     let found = Ok(vec![(Piece::of(b"one"), b"one".to_vec())]);
-    let read = Ok(Looked::Pieces { reader: id(10), found });
-    let done = bench.on(DatasetEvent::Looked { blob: id(20), result: read });
-    assert_eq!(done, ["to 200: the set in one frame"]);
+    let read = Ok(Verified::Pieces { reader: id(10), found });
+    let done = bench.on(DatasetEvent::Verified { blob: id(20), result: read });
+    assert_eq!(done, ["to 200: the dataset in one frame"]);
     bench.acks(200, 10, stored(1, 0));
-    assert!(bench.sets.workers[&worker(200)].held_of(&cache("set")).is_some());
+    assert!(bench.datasets.workers[&worker(200)].held_of(&cache("set")).is_some());
     // One that never answers is asked nothing more.
     bench.classic_worker(201, host);
     bench.after(Duration::from_secs(5));
-    assert!(!bench.sets.workers[&worker(201)].classic.as_ref().unwrap().may_know());
+    assert!(!bench.datasets.workers[&worker(201)].classic.as_ref().unwrap().may_know());
 }
 
 #[test]
-fn inputs_of_a_job_become_a_set_for_the_agent_beside_its_worker() {
+fn inputs_of_a_job_become_a_dataset_for_the_agent_beside_its_worker() {
     let mut bench = Bench::new();
     let host = IpAddr::from(Ipv4Addr::LOCALHOST);
     bench.classic_worker(200, host);
@@ -94,31 +94,31 @@ fn inputs_of_a_job_become_a_set_for_the_agent_beside_its_worker() {
     let (conn, agent, host) = (ConnId(100), worker(100), Some(host));
     let done = bench.on(DatasetEvent::WorkerJoined { conn, worker: agent, host, kind });
     assert_eq!(done, ["pair 200 with Some(100)", "to 200: do you know CachePut?"]);
-    let have = Have { anew: 1, budget: 1 << 30, used: 0, sets: SetList::default() };
+    let have = Have { anew: 1, budget: 1 << 30, used: 0, datasets: DatasetList::default() };
     bench.on(DatasetEvent::WorkerHas { conn, worker: agent, have });
 
     let (job, one) = (JobId(id(7)), manifest(&[("a", "one")]));
     let staged = |bench: &mut Bench, key: u128| {
         bench.books.blobs.insert(id(20), KnownBlob { bytes: 100, has_arrived: true });
-        let inputs = StagedInputs { job, key: id(key), generation: id(10), manifest: one.clone() };
+        let inputs = StagedInputs { job, key: id(key), version: id(10), manifest: one.clone() };
         let packs = vec![(id(20), layout(&["one"]))];
         assert_eq!(bench.on(DatasetEvent::Staged { inputs, packs }), ["look at 20", "keep 10", "look at 10"]);
         bench.manifest_read(10, &one);
         bench.pack_checked(20, &["one"])
     };
-    let set = CacheId::of_inputs(job);
+    let dataset = CacheId::of_inputs(job);
     bench.books.staged_jobs.insert(job);
-    assert_eq!(staged(&mut bench, 5), [format!("commit {set}")]);
+    assert_eq!(staged(&mut bench, 5), [format!("commit {dataset}")]);
     assert!(bench.commit().is_empty(), "nobody gets it unasked");
-    let wanted = DatasetEvent::AgentWanted { agent, cache: set.clone() };
-    assert_eq!(bench.on(wanted), [format!("to 100: hold {set}"), "to 100: blob 10".to_owned()]);
-    let removed = bench.books.sets.remove(&set).unwrap();
+    let wanted = DatasetEvent::AgentWanted { agent, cache: dataset.clone() };
+    assert_eq!(bench.on(wanted), [format!("to 100: hold {dataset}"), "to 100: blob 10".to_owned()]);
+    let removed = bench.books.datasets.remove(&dataset).unwrap();
     bench.on(DatasetEvent::Removed { dataset: removed });
 
     // One whose job has ended meanwhile goes as soon as it is kept.
     bench.books.staged_jobs.clear();
     staged(&mut bench, 6);
-    assert_eq!(bench.commit(), [format!("remove {set}"), "forget 10".to_owned(), "forget 20".to_owned()]);
+    assert_eq!(bench.commit(), [format!("remove {dataset}"), "forget 10".to_owned(), "forget 20".to_owned()]);
 
     assert_eq!(bench.on(DatasetEvent::Closed { conn }), ["pair 200 with None"]);
 }
@@ -129,10 +129,10 @@ fn inputs_whose_pack_the_disk_does_not_give_are_not_staged() {
     bench.books.blobs.insert(id(20), KnownBlob { bytes: 100, has_arrived: true });
     let manifest = manifest(&[("a", "one")]);
     let inputs =
-        StagedInputs { job: JobId(id(7)), key: id(5), generation: id(10), manifest: manifest.clone() };
+        StagedInputs { job: JobId(id(7)), key: id(5), version: id(10), manifest: manifest.clone() };
     bench.on(DatasetEvent::Staged { inputs, packs: vec![(id(20), layout(&["one"]))] });
     bench.manifest_read(10, &manifest);
-    let bad = DatasetEvent::Looked { blob: id(20), result: Err("it is damaged".to_owned()) };
+    let bad = DatasetEvent::Verified { blob: id(20), result: Err("it is damaged".to_owned()) };
     let done = bench.on(bad);
     assert_eq!(done[..2], ["forget 20", "forget 10"]);
     assert!(done[2].starts_with("not staged: the leader's disk did not keep all of it"), "{done:?}");
@@ -142,10 +142,10 @@ fn inputs_whose_pack_the_disk_does_not_give_are_not_staged() {
 fn a_classic_put_is_checked_before_its_contents_count() {
     let bench = Bench::new();
     let put = |json: &str| crate::model::CachePutRequest::parse(&Bytes::from(json.to_owned())).unwrap();
-    let check = |json: &str, subject: &str| bench.sets.check_classic(&bench.books, &put(json), subject);
-    let good = r#"{"CacheId":"set","Entries":[{"Name":"a","Content":""}]}"#;
+    let check = |json: &str, subject: &str| bench.datasets.check_classic(&bench.books, &put(json), subject);
+    let good = r#"{"CacheId":"dataset","Entries":[{"Name":"a","Content":""}]}"#;
     assert_eq!(check(good, "cache.put").unwrap().target, ALL);
     assert_eq!(check(good, "cache.put.job.assign.gpu").unwrap().target, "job.assign.gpu");
-    let none = r#"{"CacheId":"set","Entries":[]}"#;
+    let none = r#"{"CacheId":"dataset","Entries":[]}"#;
     assert!(check(none, "cache.put").unwrap_err().contains("has no files"));
 }

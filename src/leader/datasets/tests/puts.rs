@@ -18,7 +18,7 @@ fn a_put_brings_its_manifest_then_what_lacks_and_is_committed_when_every_piece_i
         bench.commit(),
         ["to 1: Stored, 0 of 0 have it, 0 missing", "to 1: Over, 0 of 0 have it, 0 missing"]
     );
-    assert_eq!(bench.books.sets[&cache("set")].packs, [id(20), id(21)]);
+    assert_eq!(bench.books.datasets[&cache("set")].packs, [id(20), id(21)]);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn what_was_not_announced_is_not_taken_and_a_bad_pack_is_asked_for_again_so_ofte
         assert_eq!(bench.open(9, pack, size + 1), [format!("to 1: {pack} is not expected")]);
         bench.open(9, pack, size);
         bench.arrives(pack);
-        let bad = DatasetEvent::Looked { blob: id(pack), result: Err("a piece is damaged".to_owned()) };
+        let bad = DatasetEvent::Verified { blob: id(pack), result: Err("a piece is damaged".to_owned()) };
         let done = bench.on(bad);
         assert_eq!(done[0], format!("forget {pack}"));
         match pack {
@@ -83,7 +83,7 @@ fn a_put_that_breaks_off_goes_on_where_it_was_and_ends_if_its_client_does_not_co
     // What came whole stays for a while, for whoever brings the rest.
     assert_eq!(bench.put(8, &two, 11, ALL), ["to 1: you lack Manifest, 0 bytes"]);
     assert_eq!(bench.bring_manifest(8, 11, &two)[0], "to 1: you lack Pieces, 5 bytes");
-    // Another put of the same set need not wait for a client that is away.
+    // Another put of the same dataset need not wait for a client that is away.
     bench.on(DatasetEvent::Closed { conn: CLIENT });
     assert_eq!(bench.put(7, &two, 12, ALL).last().unwrap(), "to 1: you lack Manifest, 0 bytes");
 }
@@ -114,7 +114,7 @@ fn puts_of_clients_that_are_away_keep_nobody_from_putting() {
 }
 
 #[test]
-fn packs_that_no_set_has_go_after_a_while_and_those_that_others_need_stay() {
+fn packs_that_no_dataset_has_go_after_a_while_and_those_that_others_need_stay() {
     let mut bench = Bench::new();
     let two = manifest(&[("a", "one"), ("b", "three")]);
     let begin = |bench: &mut Bench| {
@@ -139,9 +139,9 @@ fn packs_that_no_set_has_go_after_a_while_and_those_that_others_need_stay() {
     bench.bring_manifest(8, 11, &shares);
     bench.bring_pack(8, 23, &["four"]);
     bench.commit();
-    let removed = bench.books.sets.remove(&cache("set")).unwrap();
+    let removed = bench.books.datasets.remove(&cache("set")).unwrap();
     assert_eq!(bench.on(DatasetEvent::Removed { dataset: removed }), ["forget 10"], "22 is the other's, too");
-    let removed = bench.books.sets.remove(&cache("other")).unwrap();
+    let removed = bench.books.datasets.remove(&cache("other")).unwrap();
     assert_eq!(bench.on(DatasetEvent::Removed { dataset: removed }), ["forget 11", "forget 22", "forget 23"]);
     assert!(bench.books.blobs.is_empty());
 }
@@ -161,7 +161,7 @@ fn packs_of_an_earlier_life_count_when_they_are_read_and_loose_ones_when_they_ar
     }
     bench.on(DatasetEvent::RestoredAll);
     let is_for = |bench: &mut Bench| bench.worker(100, &[]);
-    assert!(is_for(&mut bench).is_empty(), "the set is for nobody");
+    assert!(is_for(&mut bench).is_empty(), "the dataset is for nobody");
     assert!(bench.pack_checked(20, &["one"]).is_empty());
     assert_eq!(bench.pack_checked(21, &["three"]), ["look at 21"], "its list alone proves nothing");
     let two = manifest(&[("a", "one"), ("b", "three")]);
@@ -177,9 +177,9 @@ fn a_put_is_over_at_its_deadline() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     let timed = Put { deadline_ms: 1000, ..put_of(&cache("set"), &one, id(10), &name(TARGET_NONE)) };
     bench.on(DatasetEvent::Put { conn: CLIENT, request: id(9), put: timed });
-    assert_eq!(bench.sets.next_deadline(), Some(bench.now.plus(Duration::from_secs(1))));
+    assert_eq!(bench.datasets.next_deadline(), Some(bench.now.plus(Duration::from_secs(1))));
     assert_eq!(bench.after(Duration::from_secs(1)), ["to 1: refused, the time for the put is over"]);
-    assert!(bench.sets.puts.is_empty());
+    assert!(bench.datasets.puts.is_empty());
 }
 
 #[test]

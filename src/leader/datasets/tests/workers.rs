@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_set_goes_to_workers_as_it_comes_and_its_putter_hears_of_each() {
+fn a_dataset_goes_to_workers_as_it_comes_and_its_putter_hears_of_each() {
     let (mut bench, two) = (Bench::new(), manifest(&[("a", "one"), ("b", "three")]));
     assert!(bench.worker(100, &[]).is_empty());
     bench.put(9, &two, 10, ALL);
@@ -40,7 +40,7 @@ fn a_worker_that_lacks_pieces_gets_the_packs_that_have_them_and_no_others() {
 }
 
 #[test]
-fn a_set_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put() {
+fn a_dataset_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     bench.put(9, &one, 10, ALL);
     bench.bring_manifest(9, 10, &one);
@@ -50,7 +50,7 @@ fn a_set_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_put(
     bench.lacks(100, 10, lack(1, &[0], 3));
     let done = bench.on(DatasetEvent::Failed { blob: id(20), text: "cannot be read".to_owned() });
     assert_eq!(done, ["to 100: release set", "no more of 20 to 100", "no more of 10 to 100"]);
-    assert!(bench.books.knows_blob(id(20)), "what a set that is kept needs may be read another time");
+    assert!(bench.books.knows_blob(id(20)), "what a dataset that is kept needs may be read another time");
     bench.put(8, &one, 11, ALL);
     bench.bring_manifest(8, 11, &one);
     bench.bring_pack(8, 21, &["one"]);
@@ -126,7 +126,7 @@ fn jobs_find_the_content_that_counts_while_another_comes_and_what_comes_when_tha
         bench.replace(8, &new, 11, ALL);
         bench.bring_manifest(8, 11, &new);
         bench.lacks(100, 11, lack(1, &[0], 5));
-        assert!(bench.sets.workers[&worker(100)].is_pushed(id(11)), "it goes to the worker as it comes");
+        assert!(bench.datasets.workers[&worker(100)].is_pushed(id(11)), "it goes to the worker as it comes");
         assert_eq!(bench.holding(100), Some((old.digest().bytes, 0)), "and does not count");
         bench
     };
@@ -160,7 +160,7 @@ fn jobs_find_the_content_that_counts_while_another_comes_and_what_comes_when_tha
 }
 
 #[test]
-fn a_worker_that_waits_for_a_set_which_is_removed_hears_so_once() {
+fn a_worker_that_waits_for_a_dataset_which_is_removed_hears_so_once() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     let other = put_of(&cache("other"), &one, id(30), &name(ALL));
     bench.on(DatasetEvent::Put { conn: CLIENT, request: id(5), put: other });
@@ -170,8 +170,8 @@ fn a_worker_that_waits_for_a_set_which_is_removed_hears_so_once() {
     bench.put(9, &one, 10, ALL);
     bench.bring_manifest(9, 10, &one);
     bench.commit();
-    assert_eq!(bench.worker(100, &[])[0], "to 100: hold other", "the set waits for its turn");
-    let removed = bench.books.sets.remove(&cache("set")).unwrap();
+    assert_eq!(bench.worker(100, &[])[0], "to 100: hold other", "the dataset waits for its turn");
+    let removed = bench.books.datasets.remove(&cache("set")).unwrap();
     let done = bench.on(DatasetEvent::Removed { dataset: removed });
     assert_eq!(done.iter().filter(|line| *line == "to 100: release set").count(), 1, "{done:?}");
 }

@@ -73,7 +73,7 @@ type Bad = (String, u64, String);
 
 /// What was found of one blob.
 #[derive(Default)]
-struct Looked {
+struct Verified {
     lines: Vec<(String, String)>,
     problems: Vec<Problem>,
 }
@@ -117,7 +117,7 @@ pub(super) fn check(
         }
     }
     let mut look = Look { disk, owner, with_chunks, uses, scratch: vec![0; CHUNK_BYTES_MAX as usize] };
-    let mut looked: BTreeMap<Uuid, Looked> = BTreeMap::new();
+    let mut looked: BTreeMap<Uuid, Verified> = BTreeMap::new();
     for (blob, names) in &names {
         looked.insert(*blob, look.at(*blob, names));
     }
@@ -178,7 +178,7 @@ fn uses(replay: &Replay) -> HashMap<Uuid, Use> {
 
 impl Look<'_> {
     /// Looks at one blob, which has files of these names.
-    fn at(&mut self, blob: Uuid, names: &BTreeSet<String>) -> Looked {
+    fn at(&mut self, blob: Uuid, names: &BTreeSet<String>) -> Verified {
         let disk = self.disk;
         let stem = blob.simple().to_string();
         let (path, map_path) = (format!("{BLOBS}/{stem}"), format!("{BLOBS}/{stem}{MAP}"));
@@ -197,7 +197,7 @@ impl Look<'_> {
             None => self.uses.is_none(),
         };
         let remedy = used.as_ref().map_or("bring its two files back from a copy", Use::remedy);
-        let mut looked = Looked::default();
+        let mut looked = Verified::default();
         for name in names.iter().filter(|name| name.ends_with(NEW)) {
             let what = "was not finished; the next leader removes it".to_owned();
             looked.lines.push((format!("{BLOBS}/{name}"), what));

@@ -1,0 +1,503 @@
+//! What a peer's frames say.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunking::message::{
+    Ask, Body, Features, Grant, Heartbeat, HeldPart, Piece, Progress, Received, Stage, parse_credit,
+};
+use chunking::{Generation, Head, Kind};
+use uuid::Uuid;
+
+use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
+use crate::core::Event;
+use crate::core::event::{ClientPeer, Doing, Named, WorkerClass};
+use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
+use crate::core::payload::PayloadKind;
+use crate::core::record::Lack;
+use crate::core::subject::{announced_patterns, hello_patterns};
+use crate::core::worker::Hello;
+use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
+use crate::model::{
+    Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
+};
+use crate::summed::Summed;
+
+/// What a frame said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inbound {
+    /// Something the broker can take as it is.
+    Event(Event),
+    /// A Hello of a peer that announced itself: it gets a Welcome first.
+    Announced(Event),
+    /// A job.
+    Submit(SubmitBody),
+    /// The end of a job.
+    Ack(AckBody),
+    /// A client does not want a job any more.
+    Cancel(JobId),
+    /// A client has the result of a job.
+    Received {
+        /// Which job's.
+        job: JobId,
+        /// Which run's; none if it does not know.
+        run: Option<Run>,
+    },
+    /// A message of a transfer.
+    Transfer {
+        /// The transfer's id.
+        id: Uuid,
+        /// What it says.
+        says: TransferSays,
+    },
+    /// A piece of a chunk.
+    Piece {
+        /// The transfer's id.
+        id: Uuid,
+        /// The payload, which can be read.
+        payload: Bytes,
+    },
+    /// Something about a dataset.
+    Dataset(DatasetSays),
+    /// A question.
+    Ask {
+        /// The verb.
+        verb: String,
+        /// The question's id.
+        id: Uuid,
+        /// The question, in JSON.
+        json: Vec<u8>,
+    },
+    /// That the peer lives, and nothing else.
+    Alive,
+    /// Nothing that matters here; the text is for the log.
+    Skipped(String),
+}
+
+/// A job that was handed in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmitBody {
+    /// The frame's id; nil if it has none.
+    pub msg_id: Uuid,
+    /// Whose job it is.
+    pub client: ClientId,
+    /// What the client speaks: those before F2 know no requests, and mean any bytes.
+    pub generation: Generation,
+    /// The frame's subject.
+    pub subject: String,
+    /// The payload.
+    pub payload: Summed,
+}
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AckBody {
+    /// Which job.
+    pub job: JobId,
+    /// Which attempt it says it is for.
+    pub named: Named,
+    /// What the worker says.
+    pub says: AckSays,
+    /// The blobs that are parts of the result.
+    pub parts: Vec<Uuid>,
+    /// The payload.
+    pub payload: Summed,
+}
+
+/// What a frame is that is too large to be gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkOf {
+    /// A job; its payload is still to come.
+    Submit {
+        /// The job, without its payload.
+        body: SubmitBody,
+    },
+    /// The end of a job.
+    Ack {
+        /// Which.
+        job: JobId,
+    },
+    /// A classic client's put; its payload is still to come.
+    CachePut {
+        /// The request.
+        request: Uuid,
+        /// The subject, which names the workers that are to have it.
+        subject: String,
+    },
+    /// Nothing that matters here.
+    Nothing,
+}
+
+/// What an ack says of its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckSays {
+    /// Done, with this payload as the result.
+    Result {
+        /// Whether its status is OK.
+        ok: bool,
+    },
+    /// Done, by a worker whose acks carry nothing (C03).
+    PlainOk,
+    /// Done before, and the result is gone (C17).
+    ResultLost,
+    /// Not done.
+    GivenUp,
+    /// The same, for want of something that another worker may have.
+    Lacks(Lack),
+}
+
+/// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
+const SEGMENT_COST_BYTES: usize = 256;
+
+impl Session {
+    /// Takes a frame.
+    pub fn hear(
+        &mut self,
+        head: &Head<'_>,
+        payload: Summed,
+        make_id: MakeId<'_>,
+    ) -> Result<Inbound, SessionError> {
+        let kind = match head.kind() {
+            Ok(kind) => kind,
+            Err(unknown) if self.role == Role::Stranger => {
+                return Err(SessionError::NoHello(unknown.to_string()));
+            }
+            Err(unknown) => return Ok(Inbound::Skipped(unknown.to_string())),
+        };
+        match (&self.role, kind) {
+            (Role::Stranger, Kind::HelloClient) => self.client_hello(head, &payload, make_id),
+            (Role::Stranger, Kind::HelloWorker) => self.worker_hello(head, &payload, make_id),
+            (Role::Stranger, other) => Err(SessionError::NoHello(other.name().to_owned())),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::HelloClient | Kind::HelloWorker) => {
+                Err(SessionError::SecondHello(kind.name().to_owned()))
+            }
+            (Role::Client { id }, Kind::SubmitJob) => {
+                let (client, subject) = (id.clone(), head.subject.to_owned());
+                let (msg_id, generation) = (head.msg_id, self.generation);
+                Ok(Inbound::Submit(SubmitBody { msg_id, client, generation, subject, payload }))
+            }
+            (Role::Client { .. }, Kind::Cancel) => Ok(Inbound::Cancel(JobId(head.msg_id))),
+            (Role::Client { .. }, Kind::Received) if self.has(Features::RECEIPTS) => {
+                Ok(received(head, &payload))
+            }
+            (Role::Worker { .. }, Kind::Credit) => Ok(self.credit(&payload)),
+            (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
+            (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Inbound::Alive),
+            (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
+                Ok(ask) => {
+                    Inbound::Ask { verb: head.subject.to_owned(), id: head.msg_id, json: ask.json.to_vec() }
+                }
+                Err(error) => Inbound::Skipped(error.to_string()),
+            }),
+            (
+                Role::Client { .. } | Role::Worker { .. },
+                Kind::Open | Kind::Grant | Kind::Done | Kind::Verdict,
+            )
+            | (Role::Client { .. } | Role::Worker { .. }, Kind::Abort | Kind::Void)
+                if self.has(Features::TRANSFERS) =>
+            {
+                Ok(match TransferSays::decode(kind, &payload) {
+                    Some(Ok(says)) => Inbound::Transfer { id: head.msg_id, says: self.understood(says) },
+                    Some(Err(error)) => Inbound::Skipped(error.to_string()),
+                    None => Inbound::Skipped(format!("{kind} is no message of a transfer")),
+                })
+            }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Piece) if self.has(Features::PIECES) => {
+                Ok(match Piece::decode(&payload) {
+                    Ok(_) => Inbound::Piece { id: head.msg_id, payload: payload.into_bytes() },
+                    Err(error) => Inbound::Skipped(error.to_string()),
+                })
+            }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::CachePut | Kind::CacheAck)
+            | (Role::Client { .. } | Role::Worker { .. }, Kind::Put | Kind::Pack | Kind::Lack | Kind::Have) =>
+            {
+                let is_ours = self.has(Features::DATASETS);
+                let says = match self.role {
+                    Role::Client { .. } => DatasetSays::from_client(head, kind, &payload, is_ours),
+                    Role::Worker { .. } => DatasetSays::from_worker(head, kind, &payload, is_ours),
+                    Role::Stranger => None,
+                };
+                Ok(match says {
+                    Some(Ok(says)) => Inbound::Dataset(says),
+                    Some(Err(error)) => Inbound::Skipped(error.to_string()),
+                    None => Inbound::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
+                })
+            }
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome) if self.has(Features::CHECKSUMS) => {
+                Ok(Inbound::Skipped("it has read our Welcome: its frames have checksums".to_owned()))
+            }
+            (Role::Client { .. } | Role::Worker { .. }, other) => {
+                Ok(Inbound::Skipped(format!("{other} is not for a leader, or not from such a peer")))
+            }
+        }
+    }
+
+    /// What a message says to one who knows what its sender announced.
+    pub(super) fn understood(&self, says: TransferSays) -> TransferSays {
+        if let TransferSays::Grant(grant) = says {
+            let part = if self.has(Features::PIECES) { grant.part } else { HeldPart::default() };
+            return TransferSays::Grant(Grant { part, ..grant });
+        }
+        says
+    }
+
+    /// What a frame is that is too large to be gathered.
+    pub fn bulk(&mut self, head: &Head<'_>) -> Result<BulkOf, SessionError> {
+        let heard = self.hear(head, Bytes::from_static(b"-").into(), &mut Uuid::nil)?;
+        if let Inbound::Submit(body) = heard {
+            return Ok(BulkOf::Submit { body });
+        }
+        if let Inbound::Ack(body) = heard {
+            return Ok(BulkOf::Ack { job: body.job });
+        }
+        let Inbound::Dataset(DatasetSays::Classic { request, subject, .. }) = heard else {
+            return Ok(BulkOf::Nothing);
+        };
+        Ok(BulkOf::CachePut { request, subject })
+    }
+
+    fn client_hello(
+        &mut self,
+        head: &Head<'_>,
+        payload: &Bytes,
+        make_id: MakeId<'_>,
+    ) -> Result<Inbound, SessionError> {
+        let id = match head.subject {
+            "" => ClientId::from(make_id().simple().to_string().as_str()),
+            given => ClientId::from(given),
+        };
+        // A payload that cannot be read is as good as none (CP03).
+        let config = ClientConfig::parse(payload).ok();
+        let is_ours = config.as_ref().is_some_and(|config| config.heft.is_some());
+        if !is_ours && self.generation == Generation::F2 && announces(payload) {
+            // It was damaged on the way. As a classic one the client would get no parts of results.
+            let why = "its announcement cannot be read".to_owned();
+            return Err(SessionError::BadAnnouncement(why));
+        }
+        if is_ours && head.subject.len() > CLIENT_ID_BYTES_MAX {
+            return Err(SessionError::BadAnnouncement(format!(
+                "the client id has {} bytes; at most {CLIENT_ID_BYTES_MAX} are taken: shorten it",
+                head.subject.len()
+            )));
+        }
+        self.role = Role::Client { id: id.clone() };
+        self.names_bytes = id.0.len() as u64;
+        let cap = config.as_ref().map(|config| config.cap_for(head.subject));
+        let peer = if is_ours { ClientPeer::Heft } else { ClientPeer::Classic };
+        let event = Event::ClientHello { conn: self.conn, client: id, cap, peer };
+        Ok(self.announced(config.and_then(|config| config.heft), event))
+    }
+
+    /// What the payload of a worker's hello says. Classic workers send none, and classic leaders pass over what
+    /// others put there (T10): so does this one, unless it looks like an announcement that was damaged.
+    fn worker_announcement(payload: &[u8]) -> Result<Option<WorkerHello>, SessionError> {
+        match WorkerHello::parse(payload) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) if announces(payload) => Err(SessionError::BadAnnouncement(error.to_string())),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn worker_hello(
+        &mut self,
+        head: &Head<'_>,
+        payload: &Bytes,
+        make_id: MakeId<'_>,
+    ) -> Result<Inbound, SessionError> {
+        let id = WorkerId(if head.msg_id.is_nil() { make_id() } else { head.msg_id });
+        let hello = Self::worker_announcement(payload)?;
+        let announced = hello.as_ref().map(|hello| features_of(&hello.heft));
+        let class = match announced {
+            Some(features) if features.has(Features::LEASES) => WorkerClass::Leasing,
+            Some(_) | None if self.generation == Generation::F0 => WorkerClass::OneAtATime,
+            Some(_) | None => WorkerClass::Classic,
+        };
+        let patterns = match &hello {
+            Some(hello) => announced_patterns(head.subject, hello.patterns.iter().map(String::as_str))
+                .map_err(|error| SessionError::BadAnnouncement(error.to_string()))?,
+            None => {
+                hello_patterns([head.subject]).map_err(|error| SessionError::BadHello(error.to_string()))?
+            }
+        };
+        let name: Arc<str> =
+            hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
+        let agent = match &hello {
+            Some(hello) if hello.cache_only => Some(Agent { only: served_by(hello)? }),
+            Some(_) | None => None,
+        };
+        // Nothing changes before all of it was read.
+        self.role = Role::Worker { id, class, last_job: None, stand_ins: HashMap::new() };
+        let pattern_cost =
+            |pattern: &String| pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count());
+        self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
+        self.agent = agent;
+        let instance = hello.as_ref().and_then(|hello| hello.instance.as_deref());
+        self.instance = instance.and_then(|text| Uuid::parse_str(text).ok());
+        // An agent runs nothing.
+        let parallel_max = match &self.agent {
+            Some(_) => Some(0),
+            None => hello.as_ref().and_then(|hello| hello.max_parallel),
+        };
+        let transfers = announced.is_some_and(|features| features.has(Features::TRANSFERS));
+        let datasets = announced.is_some_and(|features| features.has(Features::DATASETS));
+        let reads = match (self.generation, &hello) {
+            // They look into no payload (C03).
+            (Generation::F0 | Generation::F1, _) => PayloadKind::Raw,
+            (Generation::F2, Some(hello)) if hello.raw => PayloadKind::Raw,
+            (Generation::F2, Some(_)) => PayloadKind::Folders,
+            (Generation::F2, None) => PayloadKind::Request,
+        };
+        let event = Event::WorkerHello(Hello {
+            conn: self.conn,
+            worker: id,
+            name,
+            class,
+            patterns,
+            parallel_max,
+            transfers,
+            datasets,
+            reads,
+        });
+        Ok(self.announced(hello.map(|hello| hello.heft), event))
+    }
+
+    fn announced(&mut self, announcement: Option<Announcement>, event: Event) -> Inbound {
+        match announcement {
+            Some(announcement) if self.generation == Generation::F2 => {
+                self.features = Some(features_of(&announcement).common(FEATURES));
+                Inbound::Announced(event)
+            }
+            Some(_) | None => Inbound::Event(event),
+        }
+    }
+
+    fn credit(&self, payload: &[u8]) -> Inbound {
+        match parse_credit(payload) {
+            Ok(delta) => Inbound::Event(Event::Credit { conn: self.conn, delta }),
+            Err(error) => Inbound::Skipped(error.to_string()),
+        }
+    }
+
+    fn heartbeat(&self, payload: &[u8]) -> Inbound {
+        match Heartbeat::decode(payload) {
+            Ok(beat) => {
+                let held = beat.jobs.as_slice().iter();
+                let held = held.map(|held| (JobId(held.job), Run(held.run), Attempt(held.attempt))).collect();
+                let (cpu_permille, credit) = (beat.cpu_permille, beat.credit);
+                Inbound::Event(Event::Heartbeat { conn: self.conn, cpu_permille, credit, held })
+            }
+            Err(error) => Inbound::Skipped(error.to_string()),
+        }
+    }
+
+    fn progress(&self, head: &Head<'_>, payload: &[u8]) -> Inbound {
+        match Progress::decode(payload) {
+            // It has not begun to run; its heartbeats renew the lease.
+            Ok(progress) if progress.stage == Stage::Receiving => {
+                Inbound::Skipped("a worker receives inputs".to_owned())
+            }
+            Ok(progress) => Inbound::Event(Event::Progress {
+                conn: self.conn,
+                job: JobId(head.msg_id),
+                run: Run(progress.run),
+                attempt: Attempt(progress.attempt),
+                doing: match progress.stage {
+                    Stage::Returning => Doing::Returning,
+                    Stage::Waiting | Stage::Receiving | Stage::Running | Stage::Packing => Doing::Running,
+                },
+            }),
+            Err(error) => Inbound::Skipped(error.to_string()),
+        }
+    }
+
+    fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Inbound {
+        let Role::Worker { last_job, stand_ins, .. } = &mut self.role else {
+            return Inbound::Skipped("an ack from no worker".to_owned());
+        };
+        // Without ids it can only be the job that was sent last (C03).
+        let job = match self.generation {
+            Generation::F0 => last_job.take(),
+            Generation::F1 | Generation::F2 => Some(JobId(head.corr_id)),
+        };
+        let Some(named) = job else { return Inbound::Skipped("an ack for no job".to_owned()) };
+        let (job, payload) = match stand_ins.remove(&named) {
+            Some(job) => (job, of_job(payload, job)),
+            None => (named, payload),
+        };
+        let nothing = |says| (says, Named::default(), Vec::new());
+        let (says, named, parts) = match (self.generation, payload.is_empty()) {
+            (Generation::F0 | Generation::F1, true) => nothing(AckSays::PlainOk),
+            (Generation::F2, true) => nothing(AckSays::ResultLost),
+            (Generation::F0 | Generation::F1 | Generation::F2, false) => read_result(&payload),
+        };
+        Inbound::Ack(AckBody { job, named, says, parts, payload })
+    }
+}
+
+/// A result under the id of its job, which its worker knows by another.
+fn of_job(payload: Summed, job: JobId) -> Summed {
+    match JobResult::parse(&payload) {
+        Ok(result) => JobResult { job_id: job.0, ..result }.to_json().into(),
+        Err(_) => payload,
+    }
+}
+
+/// Whether a hello is one of ours, even if it cannot be read.
+fn announces(payload: &[u8]) -> bool {
+    // Either: one bit that was turned over on the way leaves one of them.
+    let has = |member: &[u8]| payload.windows(member.len()).any(|window| window == member);
+    has(b"\"Heft\"") || has(b"\"Features\"")
+}
+
+/// The one worker that an agent serves, if it names one.
+fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
+    let Some(text) = &hello.cache_for else { return Ok(None) };
+    let id = Uuid::try_parse(text).map_err(|error| {
+        let shown: String = text.chars().take(QUOTE_CHARS_MAX).collect();
+        SessionError::BadAnnouncement(format!("CacheFor {shown:?} is no worker's id: {error}"))
+    })?;
+    Ok(Some(WorkerId(id)))
+}
+
+fn received(head: &Head<'_>, payload: &[u8]) -> Inbound {
+    match Received::decode(payload) {
+        Ok(Received { run }) => {
+            Inbound::Received { job: JobId(head.msg_id), run: (run > 0).then_some(Run(run)) }
+        }
+        Err(error) => Inbound::Skipped(error.to_string()),
+    }
+}
+
+fn features_of(announcement: &Announcement) -> Features {
+    Features::from_names(announcement.features.iter().map(String::as_str))
+}
+
+/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
+const SMALL_BYTES: usize = 64 * 1024;
+
+/// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are no JobResult are a raw result,
+/// which is fine.
+pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
+    let read = if payload.len() <= SMALL_BYTES {
+        JobResult::parse(payload)
+    } else {
+        let mut stream = ContentStream::new(Shape::JobResult);
+        let streamed = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
+        streamed.and_then(|residue| JobResult::parse(&residue.json))
+    };
+    let Ok(result) = read else { return (AckSays::Result { ok: true }, Named::default(), Vec::new()) };
+    let named = Named { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
+    let says = match result.status {
+        JobStatus::Ok => AckSays::Result { ok: true },
+        JobStatus::Duplicate => AckSays::ResultLost,
+        JobStatus::Cancelled if result.no_directory => AckSays::Lacks(Lack::Directory),
+        JobStatus::Cancelled if result.no_room => AckSays::Lacks(Lack::Room),
+        JobStatus::Cancelled => AckSays::GivenUp,
+        JobStatus::Failed | JobStatus::Other(_) => AckSays::Result { ok: false },
+    };
+    let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
+    (says, named, parts.into_iter().flatten().map(|part| part.id).collect())
+}
