@@ -18,8 +18,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [leader, name, directory] = args.as_slice() else {
         return Err("usage: put_dataset HOST:PORT NAME DIRECTORY".into());
     };
-    let spec =
-        DatasetSpec::new(name, [directory])?.replace(true).wait(Wait::All).timeout(Duration::from_secs(600));
+    let spec = DatasetSpec::new(name, [directory])?
+        .replace(true)
+        .wait(Wait::All)
+        .timeout(Duration::from_secs(600));
     let report = put(leader, spec, &Options::new("example-put"), |event| {
         if let PutEvent::Ack(ack) = event {
             eprintln!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message);

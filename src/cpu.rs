@@ -1,7 +1,8 @@
 //! How busy the machine's processors are, from `/proc/stat` (WX07).
 //!
-//! A reading takes microseconds and never waits: use is what happened between two readings, which workers and drivers take on a
-//! timer. Where there is no `/proc/stat` the use is not known, and nothing is ever throttled.
+//! A reading takes microseconds and never waits: use is what happened between two readings, which
+//! workers and drivers take on a timer. Where there is no `/proc/stat` the use is not known, and
+//! nothing is ever throttled.
 
 const STAT: &str = "/proc/stat";
 
@@ -48,7 +49,8 @@ impl CpuMeter {
 /// The line `cpu  user nice system idle iowait irq softirq steal ...`; guests are part of user.
 fn parse(stat: &str) -> Option<Ticks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+    let ticks: Vec<u64> =
+        line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
     let [_, _, _, idle, rest @ ..] = ticks.as_slice() else { return None };
     let waiting = rest.first().copied().unwrap_or_default();
     let all = ticks.iter().fold(0u64, |sum, field| sum.saturating_add(*field));

@@ -1,8 +1,8 @@
 //! heft: a job broker for heavy payloads.
 //!
-//! Jobs carry inputs and results of any size, and share datasets. A *leader* takes jobs from clients
-//! and assigns them to workers. This crate is the `heft` command and the library behind it; programs
-//! that embed heft use three modules:
+//! Jobs carry inputs and results of any size, and share datasets. A *leader* takes jobs from
+//! clients and assigns them to workers. This crate is the `heft` command and the library behind it;
+//! programs that embed heft use three modules:
 //!
 //! | module | for |
 //! |---|---|
@@ -28,9 +28,11 @@
 //!
 //! Everything else is internal and may change at any time. It is hidden here, and public only for
 //! the tests, the bench and the tools of this workspace; `docs/architecture.md` describes it. The
-//! client and what it needs build for any system; the leader, the worker and the commands need Linux.
+//! client and what it needs build for any system; the leader, the worker and the commands need
+//! Linux.
 
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod client;
 pub mod model;

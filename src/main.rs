@@ -11,6 +11,8 @@ fn main() -> ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() -> ExitCode {
-    eprintln!("heft: the commands run on Linux alone; on other systems there is the library with the client");
+    eprintln!(
+        "heft: the commands run on Linux alone; on other systems there is the library with the client"
+    );
     ExitCode::FAILURE
 }

@@ -1,5 +1,5 @@
-//! Bytes that look like nothing in particular: they neither repeat nor compress. The same seed gives the same on every machine. Tests
-//! inside the crate use them too.
+//! Bytes that look like nothing in particular: they neither repeat nor compress. The same seed
+//! gives the same on every machine. Tests inside the crate use them too.
 #![allow(dead_code, unreachable_pub, clippy::indexing_slicing)]
 
 /// So many of them.

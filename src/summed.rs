@@ -4,9 +4,9 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// A payload and its CRC-32: the one that came with it, or, from a peer that sends none, the one it had when it came. Both stay
-/// together in memory, in the log and in the frame that takes the payload on, so that its receiver finds whatever happened
-/// to it between.
+/// A payload and its CRC-32: the one that came with it, or, from a peer that sends none, the one it
+/// had when it came. Both stay together in memory, in the log and in the frame that takes the
+/// payload on, so that its receiver finds whatever happened to it between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summed {
     bytes: Bytes,
@@ -19,7 +19,6 @@ impl Summed {
         Summed { bytes, crc }
     }
 
-    /// The CRC-32.
     pub const fn crc(&self) -> u32 {
         self.crc
     }

@@ -1,5 +1,5 @@
-//! Tables of state machines as text: which state follows on which event. A file beside the machine has its table, so that a change of
-//! the machine is a change that a reader sees, cell by cell.
+//! Tables of state machines as text: which state follows on which event. A file beside the machine
+//! has its table, so that a change of the machine is a change that a reader sees, cell by cell.
 
 use std::fmt::Write as _;
 
@@ -48,7 +48,8 @@ fn table<M>(states: &[State<M>], events: &[Event<M>], name: impl Fn(&M) -> Strin
     }
     let widths: Vec<usize> =
         (0..=states.len()).map(|at| rows.iter().map(|row| row[at].len()).max().unwrap()).collect();
-    let mut text = "Which state follows (columns: before; `-`: the same). Written by a test.\n\n".to_owned();
+    let mut text =
+        "Which state follows (columns: before; `-`: the same). Written by a test.\n\n".to_owned();
     for row in rows {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         let line = cells.collect::<Vec<_>>().join(" | ");
@@ -66,7 +67,8 @@ mod tests {
         let states: [State<u32>; 2] = [("zero", || 0), ("one", || 1)];
         let events: [Event<u32>; 2] = [("up", |n| *n += 1), ("reset", |n| *n = 0)];
         let name = |n: &u32| ["zero", "one", "more"][*n as usize].to_owned();
-        let lines: Vec<String> = table(&states, &events, name).lines().skip(2).map(str::to_owned).collect();
+        let lines: Vec<String> =
+            table(&states, &events, name).lines().skip(2).map(str::to_owned).collect();
         assert_eq!(lines, ["event | zero | one", "up    | one  | more", "reset | -    | zero"]);
     }
 }

@@ -1,4 +1,5 @@
-//! Sizes and times as people write them, such as `64MiB` and `500ms`. Everything that takes or shows one calls it.
+//! Sizes and times as people write them, such as `64MiB` and `500ms`. Everything that takes or
+//! shows one calls it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,33 +20,25 @@ const UNITS: [(&str, u64); 10] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// A number of bytes. Reads `1048576`, `64MiB`, `1.5 GiB` and `5MB`; shows itself with a binary unit.
+/// A number of bytes. Reads `1048576`, `64MiB`, `1.5 GiB` and `5MB`; shows itself with a binary
+/// unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SizeError {
     /// It does not start with a number.
     #[error("\"{text}\" is not a size: write a number and a unit, such as 64MiB or 1048576")]
-    Number {
-        /// The text.
-        text: String,
-    },
+    Number { text: String },
     /// The unit is not known.
     #[error(
         "\"{unit}\" is not a unit of size: use B, KiB, MiB, GiB, TiB, or kB, MB, GB, TB for powers of ten"
     )]
-    Unit {
-        /// The unit.
-        unit: String,
-    },
+    Unit { unit: String },
     /// It does not fit 64 bits.
     #[error("\"{text}\" is more than {} bytes, the largest size there is", u64::MAX)]
-    Over {
-        /// The text.
-        text: String,
-    },
+    Over { text: String },
 }
 
 impl FromStr for ByteSize {
@@ -53,7 +46,8 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let trimmed = text.trim();
-        let number_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let number_end =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at_checked(number_end).unwrap_or((trimmed, ""));
         let not_a_number = || SizeError::Number { text: text.to_owned() };
         let unit = unit.trim_start();
@@ -74,7 +68,8 @@ impl FromStr for ByteSize {
     }
 }
 
-/// A decimal number times a factor. `None` if it is no number, `Some(None)` if that does not fit 64 bits.
+/// A decimal number times a factor. `None` if it is not a number, `Some(None)` if that does not fit
+/// 64 bits.
 fn times(number: &str, factor: u64) -> Option<Option<u64>> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     // Nine digits behind the point are enough for any unit; more are cut off.
@@ -89,7 +84,8 @@ fn times(number: &str, factor: u64) -> Option<Option<u64>> {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let binary = UNITS.iter().take(5).rev();
-        let (unit, factor) = binary.copied().find(|(_, factor)| self.0 >= *factor).unwrap_or(("B", 1));
+        let (unit, factor) =
+            binary.copied().find(|(_, factor)| self.0 >= *factor).unwrap_or(("B", 1));
         let shown = if self.0.is_multiple_of(factor) {
             format!("{} {unit}", self.0 / factor)
         } else {
@@ -120,26 +116,22 @@ impl fmt::Display for Count {
     }
 }
 
-/// A length of time. Reads `500ms`, `30s`, `1.5s`, `10m` and `2h`; a number alone is refused, since nobody knows its
-/// unit. Shows itself in the largest unit that holds it without a fraction.
+/// A length of time. Reads `500ms`, `30s`, `1.5s`, `10m` and `2h`; a number alone is refused, since
+/// nobody knows its unit. Shows itself in the largest unit that holds it without a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub Duration);
 
-/// A text that is no length of time.
+/// A text that is not a length of time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpanError {
-    /// It is no number with a unit.
-    #[error("\"{text}\" is not a time: write a number and a unit (us, ms, s, m, h), such as 500ms or 30s")]
-    Form {
-        /// The text.
-        text: String,
-    },
+    /// It is not a number with a unit.
+    #[error(
+        "\"{text}\" is not a time: write a number and a unit (us, ms, s, m, h), such as 500ms or 30s"
+    )]
+    Form { text: String },
     /// It is longer than what fits.
     #[error("\"{text}\" is more than {} hours, the longest time there is", u64::MAX / 3_600_000_000_000)]
-    Over {
-        /// The text.
-        text: String,
-    },
+    Over { text: String },
 }
 
 impl Span {
@@ -157,9 +149,11 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, SpanError> {
         let trimmed = text.trim();
         let form = || SpanError::Form { text: text.to_owned() };
-        let number_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(form)?;
+        let number_end =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(form)?;
         let (number, unit) = trimmed.split_at_checked(number_end).ok_or_else(form)?;
-        let (_, factor) = TIMES.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(form)?;
+        let (_, factor) =
+            TIMES.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(form)?;
         let nanos = times(number, *factor).ok_or_else(form)?;
         let nanos = nanos.ok_or_else(|| SpanError::Over { text: text.to_owned() })?;
         Ok(Span(Duration::from_nanos(nanos)))
@@ -234,9 +228,13 @@ mod tests {
 
     #[test]
     fn sizes_are_shown_with_a_binary_unit() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1 MiB"), (1_600_000, "1.5 MiB"), (3 << 29, "1.5 GiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1 << 20, "1 MiB"),
+            (1_600_000, "1.5 MiB"),
+            (3 << 29, "1.5 GiB"),
+        ] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
         assert_eq!(format!("{:>8}|{:<8}|", ByteSize(1), ByteSize(1)), "     1 B|1 B     |");

@@ -1,5 +1,5 @@
-//! Questions and answers as leaders and clients of today write them: the types read them, and write the same again
-//! (docs/protocol.md, "Questions").
+//! Questions and answers as leaders and clients of today write them: the types read them, and write
+//! the same again (docs/protocol.md, "Questions").
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -29,24 +29,25 @@ fn again<Q: Ask>(question: &Value, answer: &Value) -> (Value, Value) {
 fn what_leaders_and_clients_write_is_read_and_written_the_same() {
     let mut seen = Vec::new();
     for (verb, question, answer) in vectors() {
-        let written = match Question::read(&verb.clone().into(), question.to_string().as_bytes()).unwrap() {
-            Question::Status(_) => again::<ask::Status>(&question, &answer),
-            Question::GetResult(_) => again::<ask::GetResult>(&question, &answer),
-            Question::DlqLs(_) => again::<ask::DlqLs>(&question, &answer),
-            Question::DlqShow(_) => again::<ask::DlqShow>(&question, &answer),
-            Question::DlqRequeue(_) => again::<ask::DlqRequeue>(&question, &answer),
-            Question::DlqPurge(_) => again::<ask::DlqPurge>(&question, &answer),
-            Question::BlobLs(_) => again::<ask::BlobLs>(&question, &answer),
-            Question::BlobVerify(_) => again::<ask::BlobVerify>(&question, &answer),
-            Question::BlobGc(_) => again::<ask::BlobGc>(&question, &answer),
-            Question::DatasetLs(_) => again::<ask::DatasetLs>(&question, &answer),
-            Question::DatasetStatus(_) => again::<ask::DatasetStatus>(&question, &answer),
-            Question::DatasetRm(_) => again::<ask::DatasetRm>(&question, &answer),
-            Question::DatasetVerify(_) => again::<ask::DatasetVerify>(&question, &answer),
-            Question::DatasetPush(_) => again::<ask::DatasetPush>(&question, &answer),
-            Question::Explain(_) => again::<ask::Explain>(&question, &answer),
-            Question::Cancel(_) => again::<ask::Cancel>(&question, &answer),
-        };
+        let written =
+            match Question::read(&verb.clone().into(), question.to_string().as_bytes()).unwrap() {
+                Question::Status(_) => again::<ask::Status>(&question, &answer),
+                Question::GetResult(_) => again::<ask::GetResult>(&question, &answer),
+                Question::DlqLs(_) => again::<ask::DlqLs>(&question, &answer),
+                Question::DlqShow(_) => again::<ask::DlqShow>(&question, &answer),
+                Question::DlqRequeue(_) => again::<ask::DlqRequeue>(&question, &answer),
+                Question::DlqPurge(_) => again::<ask::DlqPurge>(&question, &answer),
+                Question::BlobLs(_) => again::<ask::BlobLs>(&question, &answer),
+                Question::BlobVerify(_) => again::<ask::BlobVerify>(&question, &answer),
+                Question::BlobGc(_) => again::<ask::BlobGc>(&question, &answer),
+                Question::DatasetLs(_) => again::<ask::DatasetLs>(&question, &answer),
+                Question::DatasetStatus(_) => again::<ask::DatasetStatus>(&question, &answer),
+                Question::DatasetRm(_) => again::<ask::DatasetRm>(&question, &answer),
+                Question::DatasetVerify(_) => again::<ask::DatasetVerify>(&question, &answer),
+                Question::DatasetPush(_) => again::<ask::DatasetPush>(&question, &answer),
+                Question::Explain(_) => again::<ask::Explain>(&question, &answer),
+                Question::Cancel(_) => again::<ask::Cancel>(&question, &answer),
+            };
         assert_eq!(written, (question, answer), "{verb}");
         seen.push(verb);
     }
@@ -57,7 +58,8 @@ fn what_leaders_and_clients_write_is_read_and_written_the_same() {
 
 #[test]
 fn answers_of_other_versions_are_read_as_far_as_they_are_known() {
-    let old: Status = serde_json::from_value(json!({"leader": {"uptime_ms": 5}, "jobs": {}})).unwrap();
+    let old: Status =
+        serde_json::from_value(json!({"leader": {"uptime_ms": 5}, "jobs": {}})).unwrap();
     assert_eq!((old.leader.uptime_ms, old.leader.disk.disk_bytes, old.workers.len()), (5, None, 0));
     let new = json!({"phase": "resting", "waits": {"for": "rain", "since": 1}, "mood": ["good"]});
     let new: Explained = serde_json::from_value(new).unwrap();
@@ -71,11 +73,15 @@ fn a_question_that_cannot_be_read_says_what_is_wrong_with_it() {
     for (verb, json, why) in [
         ("explain", "{", "is no JSON"),
         ("explain", "{}", "missing field `job_id`"),
-        ("cancel", r#"{"job_id": "x"}"#, "\"x\" is no job id: it is a Guid such as 0"),
-        ("dlq.ls", r#"{"after": "x"}"#, "\"x\" is no job id"),
+        ("cancel", r#"{"job_id": "x"}"#, "\"x\" is not a valid job id: it is a Guid such as 0"),
+        ("dlq.ls", r#"{"after": "x"}"#, "\"x\" is not a job id"),
         ("dlq.purge", "{}", "it names no job_id"),
-        ("blob.verify", r#"{"blob": "x"}"#, "\"x\" is no blob's id"),
-        ("nonsense", "{}", "\"nonsense\" is no question this leader knows: ask one of status, result"),
+        ("blob.verify", r#"{"blob": "x"}"#, "\"x\" is not a blob's id"),
+        (
+            "nonsense",
+            "{}",
+            "\"nonsense\" is not a question this leader knows: ask one of status, result",
+        ),
     ] {
         let error = read(verb, json).unwrap_err();
         assert!(error.contains(why), "{verb} {json}: {error}");
@@ -89,5 +95,8 @@ fn a_question_that_cannot_be_read_says_what_is_wrong_with_it() {
         other => panic!("{other:?}"),
     };
     assert_eq!(which(r#"{"all": true}"#), Which::All);
-    assert_eq!(which(&json!({"job_id": Uuid::nil(), "all": false}).to_string()), Which::One(Uuid::nil()));
+    assert_eq!(
+        which(&json!({"job_id": Uuid::nil(), "all": false}).to_string()),
+        Which::One(Uuid::nil())
+    );
 }

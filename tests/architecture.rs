@@ -79,7 +79,9 @@ impl Reader<'_> {
                     at = self.path(&tokens, at, Vec::new());
                 }
                 TokenTree::Group(group) => {
-                    if group.delimiter() == Delimiter::Bracket && group.to_string().contains("cfg (test)") {
+                    if group.delimiter() == Delimiter::Bracket
+                        && group.to_string().contains("cfg (test)")
+                    {
                         test_next = true;
                     }
                     self.read(group.stream());
@@ -100,14 +102,17 @@ impl Reader<'_> {
                     let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                     let mut start = 0;
                     while start < inner.len() {
-                        let end =
-                            (start..inner.len()).find(|&at| is_punct(&inner, at, ',')).unwrap_or(inner.len());
+                        let end = (start..inner.len())
+                            .find(|&at| is_punct(&inner, at, ','))
+                            .unwrap_or(inner.len());
                         self.path(&inner[start..end], 0, path.clone());
                         start = end + 1;
                     }
                     return at + 1;
                 }
-                Some(TokenTree::Group(_) | TokenTree::Punct(_) | TokenTree::Literal(_)) | None => break,
+                Some(TokenTree::Group(_) | TokenTree::Punct(_) | TokenTree::Literal(_)) | None => {
+                    break;
+                }
             }
             at += 1;
             if is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':') {
@@ -155,8 +160,10 @@ fn follows_colons(tokens: &[TokenTree], at: usize) -> bool {
 fn rooms() -> Vec<String> {
     let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let (_, table) = text.split_once("## The rooms").expect("the section of the rooms");
-    let cells =
-        table.lines().skip_while(|line| !line.starts_with("| ")).take_while(|line| line.starts_with('|'));
+    let cells = table
+        .lines()
+        .skip_while(|line| !line.starts_with("| "))
+        .take_while(|line| line.starts_with('|'));
     let first = cells.filter_map(|row| row.split('|').nth(1));
     let names = first.flat_map(|cell| cell.split('`').filter_map(|word| word.strip_prefix("src/")));
     names.map(|name| name.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
@@ -185,7 +192,8 @@ fn violations(rooms: &[String], module: &[String], source: &str) -> Vec<String> 
     let place = |room: &str| rooms.iter().position(|known| known == room);
     let mut wrong = Vec::new();
     let Some(own) = module.first() else { return wrong };
-    let here = place(own).unwrap_or_else(|| panic!("src/{own} is not in the table of docs/architecture.md"));
+    let here = place(own)
+        .unwrap_or_else(|| panic!("src/{own} is not in the table of docs/architecture.md"));
     for Named { path, line, in_tests } in found {
         let text = path.join("::");
         let starts = |prefix: &str| text == prefix || text.starts_with(&format!("{prefix}::"));
@@ -201,7 +209,8 @@ fn violations(rooms: &[String], module: &[String], source: &str) -> Vec<String> 
                 }
                 Some(_) | None => {}
             }
-            let is_in = |upper: &str| format!("{}::", module.join("::")).starts_with(&format!("{upper}::"));
+            let is_in =
+                |upper: &str| format!("{}::", module.join("::")).starts_with(&format!("{upper}::"));
             for (upper, lower) in INSIDE.into_iter().chain(INSIDE_TYPES) {
                 if is_in(upper) && starts(&format!("crate::{lower}")) {
                     wrong.push(format!("{line}: {upper} stands above {lower}: {text}"));

@@ -1,10 +1,12 @@
-//! Everything at once: a leader with default flags, three heft workers, two classic ones and one of the first generation, six
-//! clients of all kinds, and at random moments kill -9, SIGSTOP, lines that are cut, stalled, throttled or dead, and full
-//! disks. After each round every job that was acknowledged has exactly one right result or a clear failure that follows from
-//! what was done, and nothing is left behind.
+//! Everything at once: a leader with default flags, three heft workers, two classic ones and one of
+//! the first generation, six clients of all kinds, and at random moments kill -9, SIGSTOP, lines
+//! that are cut, stalled, throttled or dead, and full disks. After each round every job that was
+//! acknowledged has exactly one right result or a clear failure that follows from what was done,
+//! and nothing is left behind.
 //!
-//! `HEFT_TEST_SCALE=long` makes 300 rounds of 10. `HEFT_CHAOS_SEED` replays the plans of a run, `HEFT_CHAOS_FROM` and
-//! `HEFT_CHAOS_ROUNDS` a part of it; `HEFT_CHAOS_ONLY=KillLeader,Stall` does only such harm.
+//! `HEFT_TEST_SCALE=long` makes 300 rounds of 10. `HEFT_CHAOS_SEED` replays the plans of a run,
+//! `HEFT_CHAOS_FROM` and `HEFT_CHAOS_ROUNDS` a part of it; `HEFT_CHAOS_ONLY=KillLeader,Stall` does
+//! only such harm.
 
 #![allow(
     clippy::unwrap_used,
@@ -76,8 +78,8 @@ fn every_acknowledged_job_ends_once_and_right_and_nothing_is_left_behind() {
     rounds(can_fill);
 }
 
-/// Runs this test in namespaces of its own, where it may mount disks that it fills, and where all processes end with it.
-/// `None` where that cannot be had.
+/// Runs this test in namespaces of its own, where it may mount disks that it fills, and where all
+/// processes end with it. `None` where that cannot be had.
 fn in_namespaces() -> Option<bool> {
     let kinds: [&[&str]; 2] = [&["-m", "-p"], &["-U", "-r", "-m", "-p"]];
     let rest = ["--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--"];
@@ -198,8 +200,11 @@ fn round(scene: &mut Scene, plan: &Arc<Plan>) -> Result<String, String> {
     while !clients.iter().all(|client| client.is_finished()) {
         scene.supervise();
         if Instant::now() > until {
-            let waiting: Vec<_> =
-                plan::CLIENTS.iter().zip(&clients).filter(|(_, client)| !client.is_finished()).collect();
+            let waiting: Vec<_> = plan::CLIENTS
+                .iter()
+                .zip(&clients)
+                .filter(|(_, client)| !client.is_finished())
+                .collect();
             return Err(format!("clients wait without end: {waiting:?}"));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -213,14 +218,16 @@ fn round(scene: &mut Scene, plan: &Arc<Plan>) -> Result<String, String> {
     check::check(scene, plan, &reports)
 }
 
-/// What everybody says at the end of a round that failed, and what lies on the disks, which go with this process.
+/// What everybody says at the end of a round that failed, and what lies on the disks, which go with
+/// this process.
 fn state(scene: &Scene, plan: &Plan, dir: &Path) -> String {
     let mut text = match scene.status() {
         None => "the leader does not answer\n".to_owned(),
         Some(status) => format!("status: {status:#}\n"),
     };
     for work in plan.library.iter().chain(&plan.classic).chain(&plan.leaver) {
-        let (code, out, _) = procs::heft(&["explain", &scene.shared.leader(), &work.job.to_string()]);
+        let (code, out, _) =
+            procs::heft(&["explain", &scene.shared.leader(), &work.job.to_string()]);
         // Of those that have ended nothing is to be explained.
         if code == Some(0) {
             text += &format!("\n--- explain {}\n{out}", work.job);

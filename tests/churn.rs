@@ -1,10 +1,16 @@
-//! Connections that are dropped in every state they can be in, thousands of them: when the last is gone, the leader has what
-//! it had before, and still does its work.
+//! Connections that are dropped in every state they can be in, thousands of them: when the last is
+//! gone, the leader has what it had before, and still does its work.
 //!
 //! `HEFT_TEST_SCALE=long` opens and drops 10,000.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/blobs.rs"]
 mod blobs;
@@ -40,8 +46,8 @@ use world::{MIB, World};
 /// Connections that are under way at a time.
 const AT_A_TIME: u32 = 4;
 
-/// What the leader's memory may grow by: its buffers (`--buffers`), and some for the allocator. Not a little for each
-/// connection.
+/// What the leader's memory may grow by: its buffers (`--buffers`), and some for the allocator. Not
+/// a little for each connection.
 const GROWTH_MAX: u64 = 24 * MIB as u64;
 
 /// The states in which a connection is dropped.
@@ -145,7 +151,8 @@ fn half_a_chunk(id: Uuid) -> Vec<u8> {
     bytes
 }
 
-/// A worker and a client whose job it gets, with the blob that the client brings: the worker has granted a window.
+/// A worker and a client whose job it gets, with the blob that the client brings: the worker has
+/// granted a window.
 fn assigned(leader: &Leader, number: u32) -> (Raw, Raw, Uuid) {
     let exec = format!("own-{number}");
     let mut worker = Raw::worker(leader, Uuid::new_v4(), &format!("job.assign.{exec}"));
@@ -171,13 +178,17 @@ fn enter(state: State, leader: &Leader, number: u32) -> Vec<TcpStream> {
             let subject = if kind == Kind::HelloWorker { "job.assign.classic" } else { "stock" };
             let hello = frame(generation, kind, subject, b"");
             let credit = frame(generation, Kind::Credit, "", &1_i32.to_le_bytes());
-            vec![send(leader, &if kind == Kind::HelloWorker { [hello, credit].concat() } else { hello })]
+            vec![send(
+                leader,
+                &if kind == Kind::HelloWorker { [hello, credit].concat() } else { hello },
+            )]
         }
         State::Client => vec![client().stream],
         State::Worker => vec![Raw::worker(leader, Uuid::new_v4(), "job.assign.nothing").stream],
         State::InBody => {
             let mut client = client();
-            let submit = frame(Generation::F2, Kind::SubmitJob, "job.submit.nobody", &[b' '; 100_000]);
+            let submit =
+                frame(Generation::F2, Kind::SubmitJob, "job.submit.nobody", &[b' '; 100_000]);
             client.stream.write_all(&submit[..50_000]).unwrap();
             vec![client.stream]
         }
@@ -251,7 +262,9 @@ fn leave(how: Drop, streams: Vec<TcpStream>) {
     for mut stream in streams {
         match how {
             Drop::Close => {}
-            Drop::Reset => socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap(),
+            Drop::Reset => {
+                socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap()
+            }
             Drop::HalfClose => {
                 stream.shutdown(Shutdown::Write).ok();
                 // To the end, or to a reset; only a leader that does neither is wrong.
@@ -328,7 +341,8 @@ fn settled(world: &World) -> OpenFiles {
             let list = list.as_array().unwrap();
             list.len() == 1 && (id.is_empty() || list[0][name] == id)
         };
-        // Every task of a connection holds its socket: with the last task the connection and its descriptor go.
+        // Every task of a connection holds its socket: with the last task the connection and its
+        // descriptor go.
         let clean = leader["connections"] == 2
             && leader["buffers_in_use"] == 0
             && leader["buffers_promised"] == 0
@@ -366,7 +380,16 @@ fn connections_dropped_in_every_state_leave_nothing_behind_where_the_leader_chec
 }
 
 fn dropped_in_every_state(verify: &str) {
-    let args = ["--input-wait", "100ms", "--worker-grace", "100ms", "--buffers", "16MiB", "--verify", verify];
+    let args = [
+        "--input-wait",
+        "100ms",
+        "--worker-grace",
+        "100ms",
+        "--buffers",
+        "16MiB",
+        "--verify",
+        verify,
+    ];
     // Chunks pass through only where nothing is kept; the other way is that of a leader that does.
     let world = if verify == "end" { World::in_memory(&args) } else { World::start(&args) };
     let worker = world.worker(&["job.assign.digests"]);
@@ -378,7 +401,11 @@ fn dropped_in_every_state(verify: &str) {
 
     churn(&world.leader, scaled(1_500, 10_000));
     let after = settled(&world);
-    assert_eq!((after.sockets, after.others), (before.sockets, before.others), "{before:?}, then {after:?}");
+    assert_eq!(
+        (after.sockets, after.others),
+        (before.sockets, before.others),
+        "{before:?}, then {after:?}"
+    );
     assert!(after.pipes <= PIPES_MAX, "{after:?}");
     let grown = resident(&world.leader).saturating_sub(memory);
     assert!(grown <= GROWTH_MAX, "the leader's memory grew by {grown} bytes from {memory}");

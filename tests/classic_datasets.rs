@@ -1,12 +1,13 @@
-//! Datasets between classic peers and ours: a classic client's CachePut reaches our workers and those classic workers that have the cache patch,
-//! and jobs find the files at each (T06, T07, CA01-CA08, C02, C12, C18).
+//! Datasets between classic peers and ours: a classic client's CachePut reaches our workers and
+//! those classic workers that have the cache patch, and jobs find the files at each (T06, T07,
+//! CA01-CA08, C02, C12, C18).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/procs.rs"]
 mod procs;
 
-use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, heft, classic_client, classic_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, classic_client, classic_worker, heft};
 use serde_json::{Value, json};
 
 /// Runs a classic client to its end; gives its events of one name.
@@ -18,8 +19,10 @@ fn events(client: Proc, event: &str) -> Vec<Value> {
 }
 
 fn put_of(cache: &str, files: &[(&str, &str)], target: &str, acks: usize) -> Value {
-    let entries: Vec<Value> =
-        files.iter().map(|(name, content)| json!({"name": name, "content_b64": base64(content)})).collect();
+    let entries: Vec<Value> = files
+        .iter()
+        .map(|(name, content)| json!({"name": name, "content_b64": base64(content)}))
+        .collect();
     json!({"cache_put": {"cache_id": cache, "entries": entries, "target": target}, "acks": acks})
 }
 
@@ -59,7 +62,9 @@ fn result_of(leader: &Leader, job: Value) -> Value {
 
 /// Waits until so many workers are there.
 fn workers(leader: &Leader, count: usize) {
-    while heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count() < count {}
+    while heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count()
+        < count
+    {}
 }
 
 fn sha256(text: &str) -> String {
@@ -72,7 +77,14 @@ fn ca05_a_classic_clients_put_is_answered_by_each_worker_and_jobs_find_its_files
     let cache = TempDir::new();
     let mut patched = classic_worker(
         leader.port,
-        &["job.assign.classic", "--exec", "classic=echo", "--cache-patch", "--cache-dir", cache.text()],
+        &[
+            "job.assign.classic",
+            "--exec",
+            "classic=echo",
+            "--cache-patch",
+            "--cache-dir",
+            cache.text(),
+        ],
     );
     let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
     workers(&leader, 2);
@@ -91,7 +103,10 @@ fn ca05_a_classic_clients_put_is_answered_by_each_worker_and_jobs_find_its_files
         let result = result_of(&leader, job(exec, &[("a.bin", "set-1"), ("b.bin", "set-1")]));
         assert_eq!(result["status"], "OK", "{exec}: {result}");
         let stdout = result["stdout"].as_str().unwrap();
-        assert!(stdout.contains(&sha256("one")) && stdout.contains(&sha256("two")), "{exec}: {stdout}");
+        assert!(
+            stdout.contains(&sha256("one")) && stdout.contains(&sha256("two")),
+            "{exec}: {stdout}"
+        );
     }
     // It keeps the directory form, and looks for the id alone: that is the whole path.
     assert_eq!(patched.event("assigned")["files"][0]["cache_id"], "set-1/a.bin");
@@ -111,7 +126,10 @@ fn ca05_a_classic_clients_put_is_answered_by_each_worker_and_jobs_find_its_files
     }
     // One of the old ones alone is nothing new, and counts as one.
     let one = ("SKIPPED".to_owned(), "already-present=1".to_owned());
-    assert_eq!(acks(&leader, put_of("set-1", &[("b.bin", "two")], "job.assign.*", 2)), [one.clone(), one]);
+    assert_eq!(
+        acks(&leader, put_of("set-1", &[("b.bin", "two")], "job.assign.*", 2)),
+        [one.clone(), one]
+    );
 }
 
 #[test]
@@ -125,7 +143,10 @@ fn c18_puts_that_follow_each_other_add_up_and_nobody_else_hears_of_them() {
         names.iter().map(|name| put_of("many", &[(name, name)], "job.assign.>", 1)).collect();
     let found = events(classic_client(leader.port, "putter", &[], &puts), "cache_ack");
     assert_eq!(found.len(), 8);
-    assert!(found.iter().all(|ack| ack["status"] == "OK" && ack["message"] == "added=1"), "{found:#?}");
+    assert!(
+        found.iter().all(|ack| ack["status"] == "OK" && ack["message"] == "added=1"),
+        "{found:#?}"
+    );
     let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "many")).collect();
     let result = result_of(&leader, job("ours", &files));
     let stdout = result["stdout"].as_str().unwrap();
@@ -178,19 +199,26 @@ fn bad_puts_of_classic_clients_fail_with_what_is_wrong() {
 fn w06_a_put_over_four_mebibytes_is_streamed_and_goes_to_those_that_can_take_it() {
     let leader = Leader::start(&[]);
     let cache = TempDir::new();
-    let mut patched =
-        classic_worker(leader.port, &["job.assign.classic", "--cache-patch", "--cache-dir", cache.text()]);
+    let mut patched = classic_worker(
+        leader.port,
+        &["job.assign.classic", "--cache-patch", "--cache-dir", cache.text()],
+    );
     let _ours = Worker::start(leader.port, &[("ours", ECHO)], &["job.assign.ours"]);
     workers(&leader, 2);
     let entries = json!([
         {"name": "big.bin", "random": 70_000_000}, {"name": "data/small.txt", "content_b64": base64("small")},
         {"name": "empty", "content_b64": ""}, {"name": "mid.bin", "random": 3_333_333}
     ]);
-    let put = json!({"cache_put": {"cache_id": "large", "entries": entries, "target": "job.assign.>"}});
+    let put =
+        json!({"cache_put": {"cache_id": "large", "entries": entries, "target": "job.assign.>"}});
     let mut client = classic_client(leader.port, "putter", &[], &[put]);
     let sent = client.event("put");
     let answer = client.event("cache_ack");
-    assert_eq!((&answer["status"], &answer["message"]), (&json!("OK"), &json!("added=4")), "{answer}");
+    assert_eq!(
+        (&answer["status"], &answer["message"]),
+        (&json!("OK"), &json!("added=4")),
+        "{answer}"
+    );
     let names = ["big.bin", "data/small.txt", "empty", "mid.bin"];
     let files: Vec<(&str, &str)> = names.iter().map(|name| (*name, "large")).collect();
     let script_sees = result_of(&leader, job("ours", &files[..1]));
@@ -208,8 +236,7 @@ fn w06_a_put_over_four_mebibytes_is_streamed_and_goes_to_those_that_can_take_it(
     let bad = json!({"cache_put": {"cache_id": "bad", "entries": [{"name": "x", "random": 5_000_000}, {"name": "../y", "random": 1}]}});
     let (status, message) = ack(&leader, bad);
     assert!(status == "FAILED" && message.contains("../y"), "{message}");
-    let again =
-        json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 70_000_000}]}});
+    let again = json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 70_000_000}]}});
     assert_eq!(ack(&leader, again), ("SKIPPED".to_owned(), "already-present=1".to_owned()));
 }
 
@@ -233,8 +260,10 @@ fn a_patched_worker_that_joins_later_gets_the_dataset() {
     let (status, _) = ack(&leader, put_of("early", &[("a.bin", "one")], "job.assign.*", 1));
     assert_eq!(status, "FAILED", "nobody is there, and the dataset is kept");
     let cache = TempDir::new();
-    let mut patched =
-        classic_worker(leader.port, &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()]);
+    let mut patched = classic_worker(
+        leader.port,
+        &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()],
+    );
     patched.event_where("put", |put| put["cache_id"] == "early" && put["status"] == "OK");
     let result = result_of(&leader, job("echo", &[("a.bin", "early")]));
     assert!(result["stdout"].as_str().unwrap().contains(&sha256("one")), "{result}");
@@ -273,18 +302,20 @@ fn c02_an_agent_keeps_datasets_for_a_classic_worker_that_knows_no_cache_put() {
         ack(&leader, put_of("kept", &[("a.bin", "one"), ("b.bin", "two")], "job.assign.*", 1)),
         added(2)
     );
-    // A large one is no matter for it, either.
-    let large =
-        json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 6_000_000}]}});
+    // A large one is not a matter for it, either.
+    let large = json!({"cache_put": {"cache_id": "large", "entries": [{"name": "big.bin", "random": 6_000_000}]}});
     assert_eq!(ack(&leader, large), added(1));
     for (name, dataset) in [("a.bin", "kept"), ("big.bin", "large")] {
         let result = result_of(&leader, job("cache", &[(name, dataset)]));
         assert_eq!(result["status"], "OK", "{result}");
-        assert!(result["stdout"].as_str().unwrap().contains(&format!("{dataset}/{name}")), "{result}");
+        assert!(
+            result["stdout"].as_str().unwrap().contains(&format!("{dataset}/{name}")),
+            "{result}"
+        );
         let path = format!("{dataset}/{name}");
         assert_eq!(plain.event("assigned")["files"][0]["cache_id"], path.as_str());
     }
-    // What is no dataset is a flat file, as a classic client means it.
+    // What is not a dataset is a flat file, as a classic client means it.
     std::fs::write(cache.join("flat.bin"), "flat").unwrap();
     assert_eq!(result_of(&leader, job("cache", &[("b.bin", "flat.bin")]))["status"], "OK");
 }
@@ -294,17 +325,27 @@ fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
     let leader = Leader::start(&[]);
     let (cache, other) = (TempDir::new(), TempDir::new());
     let id = "11111111-2222-3333-4444-555555555555";
-    let args = ["job.assign.served", "--exec", "served=cache", "--id", id, "--cache-dir", cache.text()];
+    let args =
+        ["job.assign.served", "--exec", "served=cache", "--id", id, "--cache-dir", cache.text()];
     let mut served = classic_worker(leader.port, &args);
     // It is on the same host, and has the patch and a directory of its own.
-    let beside =
-        ["job.assign.beside", "--exec", "beside=cache", "--cache-patch", "--cache-dir", other.text()];
+    let beside = [
+        "job.assign.beside",
+        "--exec",
+        "beside=cache",
+        "--cache-patch",
+        "--cache-dir",
+        other.text(),
+    ];
     let mut beside = classic_worker(leader.port, &beside);
     let dirs = TempDir::new();
     let _agent = agent(leader.port, &cache, &dirs, &["--for", id]);
     workers(&leader, 3);
     // The agent and the patched worker answer.
-    assert_eq!(acks(&leader, put_of("set", &[("a.bin", "one")], "job.assign.*", 2)), [added(1), added(1)]);
+    assert_eq!(
+        acks(&leader, put_of("set", &[("a.bin", "one")], "job.assign.*", 2)),
+        [added(1), added(1)]
+    );
     for (exec, worker) in [("served", &mut served), ("beside", &mut beside)] {
         let result = result_of(&leader, job(exec, &[("a.bin", "set")]));
         assert_eq!(result["status"], "OK", "{exec}: {result}");
@@ -315,7 +356,8 @@ fn c01_an_agent_serves_the_one_worker_that_it_names_and_gets_no_jobs() {
     assert_eq!(code, Some(0), "{stdout}{stderr}");
 }
 
-/// A heft client puts the dataset `set`, one file `a.bin` of this content; gives the answers, as (status, message).
+/// A heft client puts the dataset `set`, one file `a.bin` of this content; gives the answers, as
+/// (status, message).
 fn put_dataset(leader: &Leader, content: &str, replace: bool) -> Vec<(String, String)> {
     use heft::client::Options;
     use heft::client::dataset::{DatasetSpec, PutEvent, put};
@@ -330,7 +372,9 @@ fn put_dataset(leader: &Leader, content: &str, replace: bool) -> Vec<(String, St
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(put(&leader.addr(), spec, &Options::new("loader"), heard)).expect("the dataset is kept");
+    runtime
+        .block_on(put(&leader.addr(), spec, &Options::new("loader"), heard))
+        .expect("the dataset is kept");
     answers
 }
 
@@ -338,7 +382,8 @@ fn put_dataset(leader: &Leader, content: &str, replace: bool) -> Vec<(String, St
 fn became(leader: &Leader) -> String {
     loop {
         let (_, out, err) = heft(&["dataset", &leader.addr(), "status", "set", "--output", "json"]);
-        let status: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+        let status: Value =
+            serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
         let mut workers = status["workers"].as_array().unwrap().iter();
         match workers.find_map(|worker| match worker["state"].as_str()? {
             "held" => Some("held".to_owned()),
@@ -353,14 +398,20 @@ fn became(leader: &Leader) -> String {
 
 /// A classic worker with the cache patch.
 fn patched(leader: &Leader, id: &str, cache: &TempDir) -> Proc {
-    classic_worker(leader.port, &["job.assign.*", "--id", id, "--cache-patch", "--cache-dir", cache.text()])
+    classic_worker(
+        leader.port,
+        &["job.assign.*", "--id", id, "--cache-patch", "--cache-dir", cache.text()],
+    )
 }
 
 const ONE: &str = "11111111-2222-3333-4444-555555555555";
 const OTHER: &str = "22222222-2222-3333-4444-555555555555";
 
 fn is_not_known(text: &str) {
-    assert!(text.contains("does not overwrite") && text.contains("remove the directory set"), "{text}");
+    assert!(
+        text.contains("does not overwrite") && text.contains("remove the directory set"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -408,7 +459,8 @@ fn ca05_files_that_a_classic_worker_skips_count_only_if_it_wrote_them_for_this_l
     worker = patched(&leader, ONE, &cache);
     worker.event_where("put", |put| put["cache_id"] == "set" && put["status"] == "SKIPPED");
     is_not_known(&became(&leader));
-    let (_, _, why) = heft(&["submit", &leader.addr(), "echo", "--require-worker", "--cache", "set/a.bin"]);
+    let (_, _, why) =
+        heft(&["submit", &leader.addr(), "echo", "--require-worker", "--cache", "set/a.bin"]);
     assert!(why.contains("cannot be sent the datasets"), "no job gets the old content: {why}");
     // The way out.
     std::fs::remove_dir_all(cache.join("set")).unwrap();
@@ -460,8 +512,7 @@ fn pe08_a_restart_forgets_no_put_of_a_classic_client_and_the_next_adds_to_it() {
     let port = leader.port;
     let worker = Worker::start(port, &[("ours", ECHO)], &["job.assign.ours"]);
     workers(&leader, 1);
-    let entries =
-        json!([{"name": "big.bin", "random": 6_000_000}, {"name": "a.bin", "content_b64": base64("one")}]);
+    let entries = json!([{"name": "big.bin", "random": 6_000_000}, {"name": "a.bin", "content_b64": base64("one")}]);
     let put = json!({"cache_put": {"cache_id": "durable", "entries": entries}});
     assert_eq!(ack(&leader, put), added(2));
     drop(worker);
@@ -470,20 +521,30 @@ fn pe08_a_restart_forgets_no_put_of_a_classic_client_and_the_next_adds_to_it() {
     let cache = TempDir::new();
     let mut patched = classic_worker(
         port,
-        &["job.assign.classic", "--exec", "classic=echo", "--cache-patch", "--cache-dir", cache.text()],
+        &[
+            "job.assign.classic",
+            "--exec",
+            "classic=echo",
+            "--cache-patch",
+            "--cache-dir",
+            cache.text(),
+        ],
     );
     let _ours = Worker::start(port, &[("ours", ECHO)], &["job.assign.ours"]);
     workers(&leader, 2);
     let skipped = put_of("durable", &[("a.bin", "other")], "job.assign.ours", 1);
     let (status, _) = ack(&leader, skipped);
     assert!(status == "OK" || status == "SKIPPED", "{status}: the worker has it, or gets it");
-    assert_eq!(ack(&leader, put_of("durable", &[("c.bin", "three")], "job.assign.ours", 1)), added(1));
+    assert_eq!(
+        ack(&leader, put_of("durable", &[("c.bin", "three")], "job.assign.ours", 1)),
+        added(1)
+    );
     let files = [("big.bin", "durable"), ("a.bin", "durable"), ("c.bin", "durable")];
     let result = result_of(&leader, job("ours", &files));
     let stdout = result["stdout"].as_str().unwrap();
     assert!(stdout.contains(&sha256("one")) && stdout.contains(&sha256("three")), "{result}");
     assert!(stdout.contains("big.bin "), "{result}");
-    // A small one for the classic worker is read back from what an earlier life kept.
+    // A small one for the classic worker is read back from what a previous run kept.
     let small = put_of("small", &[("s.bin", "s")], "job.assign.classic", 1);
     assert_eq!(ack(&leader, small), added(1));
     patched.event_where("put", |put| put["cache_id"] == "small");

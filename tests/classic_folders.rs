@@ -1,5 +1,5 @@
-//! Jobs whose files are in folders, of any size: they go to workers that take such names, and to classic ones only without the folders,
-//! where the job says so (C08, WX08).
+//! Jobs whose files are in folders, of any size: they go to workers that take such names, and to
+//! classic ones only without the folders, where the job says so (C08, WX08).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -14,7 +14,7 @@ use chunking::Kind;
 use chunking::dataset::sha256;
 use chunking::digest::to_hex;
 use noise::noise;
-use procs::{Leader, TempDir, Worker, agent, heft, classic_client, classic_worker};
+use procs::{Leader, TempDir, Worker, agent, classic_client, classic_worker, heft};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,7 +23,9 @@ use uuid::Uuid;
 const FIND: &str = "find . -type f -exec sha256sum {} +";
 
 fn workers(leader: &Leader, count: usize) {
-    while heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count() < count {}
+    while heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count()
+        < count
+    {}
 }
 
 /// Two files of a job, in folders: `data/a.bin` and `cfg/b.bin`.
@@ -37,7 +39,12 @@ impl Inputs {
         Inputs(dir)
     }
 
-    fn submit(&self, leader: &Leader, names: [&str; 2], more: &[&str]) -> (Option<i32>, String, String) {
+    fn submit(
+        &self,
+        leader: &Leader,
+        names: [&str; 2],
+        more: &[&str],
+    ) -> (Option<i32>, String, String) {
         let [a, b] = [("a", names[0]), ("b", names[1])]
             .map(|(file, name)| format!("{}={name}", self.0.join(file).to_str().unwrap()));
         heft(&[&["submit", &leader.addr(), "echo", "--file", &a, "--file", &b], more].concat())
@@ -71,7 +78,8 @@ fn c08_small_jobs_with_files_in_folders_go_to_the_heft_worker_alone() {
 }
 
 #[test]
-fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_also_after_a_restart() {
+fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_also_after_a_restart()
+ {
     let dir = TempDir::new();
     let data = dir.join("data");
     let args = ["--data", data.to_str().unwrap()];
@@ -79,14 +87,21 @@ fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_a
     let _classic = classic_worker(leader.port, &["job.assign.*"]);
     let (code, _, stderr) = Inputs::new(10).submit(&leader, NAMES, &["--require-worker"]);
     assert_ne!(code, Some(0));
-    assert!(stderr.contains("take no files in folders") && stderr.contains("--flatten"), "{stderr}");
+    assert!(
+        stderr.contains("take no files in folders") && stderr.contains("--flatten"),
+        "{stderr}"
+    );
     // A name need not be in a folder for a classic worker to refuse it.
     let dots = ["a..b", "c"];
     let (code, _, stderr) = Inputs::new(10).submit(&leader, dots, &["--require-worker"]);
     assert_ne!(code, Some(0));
-    assert!(stderr.contains("or with \"..\" in their names") && stderr.contains("plain names"), "{stderr}");
+    assert!(
+        stderr.contains("or with \"..\" in their names") && stderr.contains("plain names"),
+        "{stderr}"
+    );
     let mut client = Raw::client(&leader, "c");
-    // Flattened they would be one file: that waits, too. The last two no worker takes, so that any may say so.
+    // Flattened they would be one file: that waits, too. The last two no worker takes, so that any
+    // may say so.
     let [plain, clash, flat, bad] = [(); 4].map(|()| Uuid::new_v4());
     submit(&mut client, plain, NAMES, "");
     submit(&mut client, clash, ["x/a.bin", "y/A.bin"], r#","Flatten":true"#);
@@ -111,7 +126,10 @@ fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_a
     assert_eq!(result["Status"], "OK", "{result}");
     submit(&mut client, bad, ["../a", "b"], "");
     let result: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
-    assert_eq!((&result["Status"], &result["Stderr"]), (&json!("FAILED"), &json!("invalid file name")));
+    assert_eq!(
+        (&result["Status"], &result["Stderr"]),
+        (&json!("FAILED"), &json!("invalid file name"))
+    );
     expect_waiting(&mut client, plain);
     expect_waiting(&mut client, clash);
     assert_eq!(classic.event("assigned")["job_id"], flat.to_string());
@@ -132,7 +150,8 @@ fn c08_flatten_lets_a_classic_worker_have_the_names_without_folders_and_changes_
     let inputs = Inputs::new(10);
     let (code, stdout, stderr) = inputs.submit(&leader, NAMES, &["--flatten", "--require-worker"]);
     assert_eq!(code, Some(0), "{stderr}");
-    let hashed = |name: &str, bytes: usize, seed| format!("{name} {}", to_hex(&sha256(&noise(bytes, seed))));
+    let hashed =
+        |name: &str, bytes: usize, seed| format!("{name} {}", to_hex(&sha256(&noise(bytes, seed))));
     for line in [hashed("a.bin", 10, 1), hashed("b.bin", 100, 2)] {
         assert!(stdout.lines().any(|found| found == line), "{line}: {stdout}");
     }
@@ -140,7 +159,10 @@ fn c08_flatten_lets_a_classic_worker_have_the_names_without_folders_and_changes_
     assert_eq!((&files[0]["name"], &files[1]["name"]), (&json!("a.bin"), &json!("b.bin")));
     let (code, _, stderr) = inputs.submit(&leader, ["x/a.bin", "y/A.bin"], &["--flatten"]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("--flatten: \"x/a.bin\" and \"y/A.bin\" would be the same file"), "{stderr}");
+    assert!(
+        stderr.contains("--flatten: \"x/a.bin\" and \"y/A.bin\" would be the same file"),
+        "{stderr}"
+    );
     drop(classic);
     let _heft = Worker::start(leader.port, &[("echo", FIND)], &[]);
     let (code, stdout, stderr) = inputs.submit(&leader, NAMES, &["--flatten"]);
@@ -156,7 +178,8 @@ fn c08_to_all_means_those_that_take_the_names_and_with_flatten_all() {
     workers(&leader, 2);
     let inputs = Inputs::new(10);
     for (more, workers) in [(&["--all"][..], 1), (&["--all", "--flatten"], 2)] {
-        let (code, stdout, stderr) = inputs.submit(&leader, NAMES, &[more, &["--output", "json"]].concat());
+        let (code, stdout, stderr) =
+            inputs.submit(&leader, NAMES, &[more, &["--output", "json"]].concat());
         assert_eq!(code, Some(0), "{stderr}");
         let result: Value = serde_json::from_str(&stdout).unwrap();
         assert_eq!(result["workers"].as_array().map(Vec::len), Some(workers), "{stdout}");
@@ -191,8 +214,10 @@ fn c01_large_files_in_folders_reach_a_classic_worker_by_its_agent_only_flattened
 fn c08_a_flattened_job_finds_the_folders_of_a_dataset_at_a_worker_with_the_cache_patch() {
     let leader = Leader::start(&[]);
     let cache = TempDir::new();
-    let mut patched =
-        classic_worker(leader.port, &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()]);
+    let mut patched = classic_worker(
+        leader.port,
+        &["job.assign.*", "--cache-patch", "--cache-dir", cache.text()],
+    );
     let put = json!({"cache_put": {"cache_id": "set-1", "entries": [
         {"name": "data/a.bin", "content_b64": "b25l"}, {"name": "b.bin", "content_b64": "dHdv"}],
         "target": "job.assign.*"}, "acks": 1});
@@ -200,7 +225,8 @@ fn c08_a_flattened_job_finds_the_folders_of_a_dataset_at_a_worker_with_the_cache
     assert_eq!(putter.event("cache_ack")["status"], "OK");
     let addr = leader.addr();
     let cached = ["--cache", "set-1/data/a.bin", "--cache", "set-1/b.bin=other/c.bin"];
-    let (code, stdout, stderr) = heft(&[&["submit", &addr, "echo", "--flatten"], &cached[..]].concat());
+    let (code, stdout, stderr) =
+        heft(&[&["submit", &addr, "echo", "--flatten"], &cached[..]].concat());
     assert_eq!(code, Some(0), "{stderr}");
     for (name, content) in [("a.bin", "one"), ("c.bin", "two")] {
         let line = format!("{name} {}", to_hex(&sha256(content.as_bytes())));

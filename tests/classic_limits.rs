@@ -1,5 +1,5 @@
-//! The largest frames that classic peers take, to the byte (W05, C01): what is *sent* to one has a body of at most 4,194,304 bytes, and
-//! whatever fits that is sent as it came.
+//! The largest frames that classic peers take, to the byte (W05, C01): what is *sent* to one has a
+//! body of at most 4,194,304 bytes, and whatever fits that is sent as it came.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -68,9 +68,12 @@ fn w05_a_job_with_contents_goes_to_a_classic_worker_up_to_the_last_byte_and_no_f
     let mut worker = classic_worker(&leader, 20);
     let mut client = classic_client(&leader);
     let head = HEAD + "job.submit.echo".len();
-    // An assignment's subject has 37 bytes more than this submit's. What is said of submits up to its limit holds, too.
+    // An assignment's subject has 37 bytes more than this submit's. What is said of submits up to
+    // its limit holds, too.
     let assigned = [LIMIT - 1023 + 37, LIMIT - 40, LIMIT - 1, LIMIT];
-    for (body, subject) in assigned.iter().flat_map(|body| [(*body, "job.submit.echo"), (*body, "")]) {
+    for (body, subject) in
+        assigned.iter().flat_map(|body| [(*body, "job.submit.echo"), (*body, "")])
+    {
         let job = Uuid::new_v4();
         let payload = request(job, body);
         client.send(Kind::SubmitJob, job, Uuid::nil(), subject, &payload);
@@ -80,7 +83,8 @@ fn w05_a_job_with_contents_goes_to_a_classic_worker_up_to_the_last_byte_and_no_f
         worker.send(Kind::AckJob, Uuid::nil(), job, "", &ok(job));
         assert_eq!(client.next().unwrap().msg_id, job);
     }
-    // One more byte, and as much as a submit takes: they are held for a worker that takes transfers.
+    // One more byte, and as much as a submit takes: they are held for a worker that takes
+    // transfers.
     let mut asking = Raw::client(&leader, "asking");
     let over = [LIMIT + 1, LIMIT + 37].map(|body| {
         let job = Uuid::new_v4();
@@ -135,7 +139,11 @@ fn w05_a_result_goes_to_a_classic_client_up_to_the_last_byte_and_no_further() {
         } else {
             let cut: Value = serde_json::from_slice(&came.payload).unwrap();
             assert_eq!((&cut["Status"], &cut["OutputArchive"]), (&json!("OK"), &Value::Null));
-            assert!(cut["Stderr"].as_str().unwrap().contains("heft result get"), "{}", cut["Stderr"]);
+            assert!(
+                cut["Stderr"].as_str().unwrap().contains("heft result get"),
+                "{}",
+                cut["Stderr"]
+            );
         }
     }
 }
@@ -176,14 +184,23 @@ fn c02_what_a_classic_worker_is_sent_counts_with_the_paths_of_cached_files() {
     let largest = LIMIT - HEAD - subject.len();
     let (over, fits) = (Uuid::new_v4(), Uuid::new_v4());
     for (job, bytes) in [(over, largest - 1), (fits, largest - 2)] {
-        client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", &request(job, "set", bytes));
+        client.send(
+            Kind::SubmitJob,
+            job,
+            Uuid::nil(),
+            "job.submit.echo",
+            &request(job, "set", bytes),
+        );
         assert_eq!(client.next().unwrap().kind, Kind::Submitted);
     }
     let came = worker.next().unwrap();
     assert_eq!((came.kind, came.msg_id), (Kind::AssignJob, fits));
     assert!(came.payload == request(fits, "set/n", largest), "by path, to the last byte");
     let why = client.ask("explain", &json!({"job_id": over}));
-    assert_eq!((&why["phase"], &why["workers"][0]["verdict"]), (&json!("queued"), &json!("no-transfers")));
+    assert_eq!(
+        (&why["phase"], &why["workers"][0]["verdict"]),
+        (&json!("queued"), &json!("no-transfers"))
+    );
 }
 
 #[test]
@@ -237,9 +254,14 @@ fn a_classic_client_hears_of_results_of_all_workers_that_fit_no_line_once_they_a
     let mut asking = Raw::client(&leader, "asking");
     while asking.ask("status", &json!({}))["workers"].as_array().is_none_or(|all| all.len() < 2) {}
     let job = Uuid::new_v4();
-    let payload =
-        json!({"JobId": job, "ClientId": "c", "ExecName": "echo", "Args": [], "Files": [], "Deliver": "all"});
-    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.echo", payload.to_string().as_bytes());
+    let payload = json!({"JobId": job, "ClientId": "c", "ExecName": "echo", "Args": [], "Files": [], "Deliver": "all"});
+    client.send(
+        Kind::SubmitJob,
+        job,
+        Uuid::nil(),
+        "job.submit.echo",
+        payload.to_string().as_bytes(),
+    );
     for worker in &mut workers {
         let came = worker.next().unwrap();
         assert_eq!(came.kind, Kind::AssignJob);
@@ -248,8 +270,12 @@ fn a_classic_client_hears_of_results_of_all_workers_that_fit_no_line_once_they_a
         worker.send(Kind::AckJob, Uuid::nil(), came.msg_id, "", result.to_string().as_bytes());
     }
     let result: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
-    let lines: Vec<Value> =
-        result["Stdout"].as_str().unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = result["Stdout"]
+        .as_str()
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.iter().filter(|line| line["Apart"] == true).count(), 1, "one fits");
     let told = result["Stderr"].as_str().unwrap();
     assert!(told.contains("heft result get"), "{told}");

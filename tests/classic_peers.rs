@@ -1,4 +1,5 @@
-//! Classic workers and clients of every generation at our leader: the conformance list at the end of SPEC, a test each.
+//! Classic workers and clients of every generation at our leader: the conformance list at the end
+//! of SPEC, a test each.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -32,7 +33,10 @@ fn a_classic_worker_says_hello_offers_four_and_runs_jobs_to_their_results() {
     assert_eq!((&ok["status"], &ok["exec"]), (&json!("OK"), &json!("echo")));
     assert!(ok["stdout"].as_str().unwrap().starts_with("a b c\nin.txt "), "{ok}");
     assert_eq!((&ok["archive_b64"], &ok["first"]), (&Value::Null, &json!(true)));
-    assert!(ok["stderr"].as_str().unwrap().contains("zip error"), "WX11: the archive is null on Linux: {ok}");
+    assert!(
+        ok["stderr"].as_str().unwrap().contains("zip error"),
+        "WX11: the archive is null on Linux: {ok}"
+    );
 
     let failed = one_result(&leader, json!({"exec": "fail"}));
     assert_eq!(failed["status"], "FAILED");
@@ -47,7 +51,10 @@ fn the_founding_client_gets_its_three_results() {
     let port = leader.port.to_string();
     let found = results(classic("client.py", &["127.0.0.1", &port, "clientA", "8"]));
     assert_eq!(found.len(), 3);
-    assert!(found.iter().all(|result| result["status"] == "OK" && result["exec"] == "calcA"), "{found:#?}");
+    assert!(
+        found.iter().all(|result| result["status"] == "OK" && result["exec"] == "calcA"),
+        "{found:#?}"
+    );
     let assigned = worker.event("assigned");
     let subject = assigned["subject"].as_str().unwrap();
     assert!(subject.starts_with("job.assign.calcA."), "T02: {subject}");
@@ -73,8 +80,8 @@ fn c17_a_duplicate_never_becomes_a_result() {
 fn w05_an_assignment_of_exactly_four_mebibytes_is_sent_and_one_more_never_is() {
     let leader = Leader::start(&[]);
     let mut worker = classic_worker(leader.port, &["job.assign.*"]);
-    // The assign subject is longer than the submit subject by `assign` - `submit` (0) + "." + 36 of the worker's id.
-    // The behaviour says nothing of its arguments, which are the padding.
+    // The assign subject is longer than the submit subject by `assign` - `submit` (0) + "." + 36 of
+    // the worker's id. The behaviour says nothing of its arguments, which are the padding.
     let fits = 4_194_304 - 37;
     let exact = one_result(&leader, json!({"exec": "cache", "body_bytes": fits}));
     assert_eq!(exact["status"], "OK");
@@ -110,7 +117,8 @@ fn a_worker_killed_in_the_middle_of_a_job_costs_a_requeue_and_no_job() {
 #[test]
 fn a_second_attempts_large_result_comes_under_the_id_of_its_job() {
     let leader = Leader::start(&[]);
-    let mut first = classic_worker(leader.port, &["job.assign.*", "--max-par", "1", "--exec", "big=hang"]);
+    let mut first =
+        classic_worker(leader.port, &["job.assign.*", "--max-par", "1", "--exec", "big=hang"]);
     let args = ["submit", &leader.addr(), "big", "--output", "json", "--", "5000000"];
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
     let submit = procs::Proc::start("heft submit", command.args(args));
@@ -168,7 +176,8 @@ fn cp04_a_clients_cap_holds_and_others_are_served_beside_it() {
 fn m17_the_job_id_in_the_request_rules_and_answers_carry_it_as_both() {
     let leader = Leader::start(&[]);
     let mut worker = classic_worker(leader.port, &["job.assign.*"]);
-    let (job, msg) = ("11111111-2222-3333-4444-555555555555", "99999999-8888-7777-6666-555555555555");
+    let (job, msg) =
+        ("11111111-2222-3333-4444-555555555555", "99999999-8888-7777-6666-555555555555");
     let result = one_result(&leader, json!({"exec": "echo", "job_id": job, "msg_id": msg}));
     assert_eq!((&result["msg_id"], &result["corr_id"]), (&json!(job), &json!(job)));
     assert_eq!(worker.event("assigned")["msg_id"], job);
@@ -180,7 +189,8 @@ fn c03_minimal_workers_and_clients_are_served_in_their_own_layout() {
         let leader = Leader::start(&[]);
         let mut worker = classic_worker(leader.port, &["--generation", generation]);
         let jobs: Vec<Value> = (0..3).map(|job| json!({"text": format!("job-{job}")})).collect();
-        let client = classic_client(leader.port, "", &["--generation", generation, "--no-wait"], &jobs);
+        let client =
+            classic_client(leader.port, "", &["--generation", generation, "--no-wait"], &jobs);
         assert_eq!(client.finish().0, Some(0), "{generation}");
         for _ in 0..3 {
             worker.event("acked");
@@ -195,7 +205,10 @@ fn s02_a_group_job_reaches_a_worker_of_that_group_only() {
     let mut other = classic_worker(leader.port, &["groupB"]);
     assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "groupA"}))["status"], "OK");
     in_group.event("assigned");
-    assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "job.submit.groupB"}))["status"], "OK");
+    assert_eq!(
+        one_result(&leader, json!({"exec": "echo", "subject": "job.submit.groupB"}))["status"],
+        "OK"
+    );
     assert_eq!(other.event("assigned")["exec"], "echo");
 }
 
@@ -204,7 +217,10 @@ fn s07_a_direct_subject_reaches_only_the_worker_that_matches() {
     let leader = Leader::start(&[]);
     let mut wanted = classic_worker(leader.port, &["job.assign.A.*"]);
     let _other = classic_worker(leader.port, &["job.assign.B.>"]);
-    assert_eq!(one_result(&leader, json!({"exec": "echo", "subject": "job.assign.A.1"}))["status"], "OK");
+    assert_eq!(
+        one_result(&leader, json!({"exec": "echo", "subject": "job.assign.A.1"}))["status"],
+        "OK"
+    );
     wanted.event("assigned");
 }
 
@@ -212,7 +228,8 @@ fn s07_a_direct_subject_reaches_only_the_worker_that_matches() {
 fn the_leader_lets_running_jobs_end_when_it_is_told_to_stop() {
     let leader = Leader::start(&[]);
     let mut worker = classic_worker(leader.port, &["job.assign.*"]);
-    let mut client = classic_client(leader.port, "clientA", &[], &[json!({"exec": "sleep", "args": ["0.5"]})]);
+    let mut client =
+        classic_client(leader.port, "clientA", &[], &[json!({"exec": "sleep", "args": ["0.5"]})]);
     worker.event("assigned");
     leader.proc.terminate();
     assert_eq!(client.event("result")["status"], "OK");
@@ -223,7 +240,8 @@ fn the_leader_lets_running_jobs_end_when_it_is_told_to_stop() {
 fn c33_beyond_this_machine_the_leader_wants_to_be_told_twice() {
     let dir = TempDir::new();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
-    let output = command.args(["leader", "0", "--listen", "0.0.0.0"]).current_dir(&dir.0).output().unwrap();
+    let output =
+        command.args(["leader", "0", "--listen", "0.0.0.0"]).current_dir(&dir.0).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--insecure"));
 }
@@ -254,8 +272,10 @@ fn c02_a_cached_input_of_our_client_reaches_a_classic_worker_by_its_path() {
     assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "dataset-1/a.bin");
     // A classic client's CacheId is a flat file, and stays as it is.
     std::fs::write(cache.join("flat.bin"), "flat").unwrap();
-    let flat =
-        one_result(&leader, json!({"exec": "cache", "files": [{"name": "b.bin", "cache_id": "flat.bin"}]}));
+    let flat = one_result(
+        &leader,
+        json!({"exec": "cache", "files": [{"name": "b.bin", "cache_id": "flat.bin"}]}),
+    );
     assert_eq!(flat["status"], "OK", "{flat}");
     assert_eq!(worker.event("assigned")["files"][0]["cache_id"], "flat.bin");
 }
@@ -265,7 +285,8 @@ fn wx02_what_a_classic_worker_on_the_same_host_has_in_its_job_directory_is_left_
     let leader = Leader::start(&[]);
     let dir = TempDir::new();
     let (job, work_dir, exe) = (uuid::Uuid::new_v4(), dir.join("jobs"), dir.join("exe"));
-    // A classic worker runs this job, and holds no lock. The job is requeued, as after a pause of its connection.
+    // A classic worker runs this job, and holds no lock. The job is requeued, as after a pause of
+    // its connection.
     let classic = work_dir.join(job.simple().to_string());
     std::fs::create_dir_all(&classic).unwrap();
     std::fs::write(classic.join("input"), "in use").unwrap();
@@ -279,23 +300,33 @@ fn wx02_what_a_classic_worker_on_the_same_host_has_in_its_job_directory_is_left_
     assert_eq!(result["status"], "OK", "{result}");
     assert_eq!(std::fs::read_to_string(classic.join("input")).ok().as_deref(), Some("in use"));
     let own = work_dir.canonicalize().unwrap().join("heft").join(job.simple().to_string());
-    assert_eq!(result["stdout"], format!("{}\n", own.display()), "in an empty directory of its own");
+    assert_eq!(
+        result["stdout"],
+        format!("{}\n", own.display()),
+        "in an empty directory of its own"
+    );
     let until = std::time::Instant::now() + procs::PATIENCE;
     while own.exists() {
         assert!(std::time::Instant::now() < until, "{} is not removed", own.display());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert_eq!(std::fs::read_dir(&classic).unwrap().count(), 1, "nor when the job's own directory goes");
+    assert_eq!(
+        std::fs::read_dir(&classic).unwrap().count(),
+        1,
+        "nor when the job's own directory goes"
+    );
 }
 
 #[test]
 fn pe08_a_job_that_a_classic_worker_had_when_the_leader_was_killed_runs_again_at_once() {
     let data = TempDir::new();
-    // Nobody waits for an hour: what is to happen happens because the worker is known not to come back.
+    // Nobody waits for an hour: what is to happen happens because the worker is known not to come
+    // back.
     let args = ["--lease", "1h", "--worker-grace", "1h", "--data", data.text()];
     let mut leader = Leader::start(&args);
     let (port, addr) = (leader.port, leader.addr());
-    let mut first = classic_worker(port, &["job.assign.*", "--max-par", "1", "--exec", "slow=hang"]);
+    let mut first =
+        classic_worker(port, &["job.assign.*", "--max-par", "1", "--exec", "slow=hang"]);
     let submit = |text: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
         procs::Proc::start("heft submit", command.args(["submit", &addr, "slow", "--", text]))

@@ -1,4 +1,5 @@
-//! Payloads that are no JobRequest, among real peers of all kinds (M14, M17, M19): they go to workers that take them, and to no other.
+//! Payloads that are not a JobRequest, among real peers of all kinds (M14, M17, M19): they go to
+//! workers that take them, and to no other.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -10,7 +11,7 @@ mod raw;
 use chunking::Kind;
 use heft::model::{InputFile, JobStatus, JsonModel};
 use heft::worker::{Job, JobContext, WorkerConfig};
-use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, classic_client, classic_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, classic_client, classic_worker, heft};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -20,11 +21,15 @@ fn base64(bytes: &[u8]) -> String {
     file["Content"].as_str().unwrap().to_owned()
 }
 
-/// What .NET does not read, or reads as nothing that a worker could answer for: no program, and no id either.
+/// What .NET does not read, or reads as nothing that a worker could answer for: no program, and no
+/// id either.
 fn not_a_request() -> Vec<Vec<u8>> {
     let id = Uuid::new_v4();
-    let good = format!(r#"{{"JobId":"{id}","ClientId":"clientA","ExecName":"echo","Args":[],"Files":[]}}"#);
-    let lower = good.replace("JobId", "jobId").replace("ExecName", "execName").replace("Args", "args");
+    let good = format!(
+        r#"{{"JobId":"{id}","ClientId":"clientA","ExecName":"echo","Args":[],"Files":[]}}"#
+    );
+    let lower =
+        good.replace("JobId", "jobId").replace("ExecName", "execName").replace("Args", "args");
     let texts = [
         "garbage".to_owned(),
         String::new(),
@@ -67,7 +72,8 @@ fn works(leader: &Leader) {
 }
 
 #[test]
-fn m14_what_dotnet_does_not_read_costs_a_classic_worker_nothing_and_goes_to_one_that_looks_at_nothing() {
+fn m14_what_dotnet_does_not_read_costs_a_classic_worker_nothing_and_goes_to_one_that_looks_at_nothing()
+ {
     let leader = Leader::start(&[]);
     let mut classic = classic_worker(leader.port, &["job.assign.*"]);
     let payloads = not_a_request();
@@ -111,9 +117,15 @@ fn m19_raw_jobs_go_to_the_minimal_worker_and_not_to_the_heft_worker_beside_it() 
         while !heft(&["status", &leader.addr(), "--output", "json"]).1.contains("\"patterns\"") {}
         let mut minimal = classic_worker(leader.port, &["--generation", generation]);
         // Also what would be a bad request of others: those that know none cannot have meant one.
-        let texts = ["job-0", r#"{"ExecName":"echo","Args":"no list"}"#, r#"{"ExecName":"","JobId":7}"#, ""];
+        let texts = [
+            "job-0",
+            r#"{"ExecName":"echo","Args":"no list"}"#,
+            r#"{"ExecName":"","JobId":7}"#,
+            "",
+        ];
         let jobs: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
-        let client = classic_client(leader.port, "", &["--generation", generation, "--no-wait"], &jobs);
+        let client =
+            classic_client(leader.port, "", &["--generation", generation, "--no-wait"], &jobs);
         assert_eq!(client.finish().0, Some(0), "{generation}");
         acks(&mut minimal, texts.len());
         let (code, stdout, stderr) = heft(&["submit", &leader.addr(), "echo", "--", "hi"]);
@@ -135,9 +147,17 @@ fn m19_a_raw_job_that_nobody_takes_waits_says_for_what_and_outlives_a_restart() 
     assert_eq!(client.next().unwrap().kind, Kind::Submitted);
     let expect_waiting = |client: &mut Raw| {
         let why = client.ask("explain", &json!({"job_id": job}));
-        assert_eq!((&why["phase"], &why["waits"]["for"]), (&json!("queued"), &json!("raw-worker")), "{why}");
+        assert_eq!(
+            (&why["phase"], &why["waits"]["for"]),
+            (&json!("queued"), &json!("raw-worker")),
+            "{why}"
+        );
         let worker = &why["workers"][0];
-        assert_eq!((&worker["verdict"], &worker["takes_raw"]), (&json!("no-raw"), &json!(false)), "{why}");
+        assert_eq!(
+            (&worker["verdict"], &worker["takes_raw"]),
+            (&json!("no-raw"), &json!(false)),
+            "{why}"
+        );
     };
     expect_waiting(&mut client);
     let port = leader.port;
@@ -174,16 +194,21 @@ fn m19_a_handler_that_says_so_gets_raw_jobs() {
     let dir = TempDir::new();
     // They run until the test's process ends.
     let start = |takes_raw: bool| {
-        let config =
-            WorkerConfig { takes_raw, work_dir: dir.join("jobs"), ..WorkerConfig::new(leader.addr()) };
+        let config = WorkerConfig {
+            takes_raw,
+            work_dir: dir.join("jobs"),
+            ..WorkerConfig::new(leader.addr())
+        };
         let count = |job: Job, _: JobContext| async move {
             let mut result = job.result(JobStatus::Ok);
-            result.stdout = format!("{} bytes, request: {}", job.payload.len(), job.request.is_ok());
+            result.stdout =
+                format!("{} bytes, request: {}", job.payload.len(), job.request.is_ok());
             result
         };
         let worker = heft::worker::Worker::new(config, count).unwrap();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(worker.run(std::future::pending()));
         });
     };
@@ -193,5 +218,8 @@ fn m19_a_handler_that_says_so_gets_raw_jobs() {
     client.event("submitted");
     start(true);
     let result = client.event("result");
-    assert_eq!((&result["status"], &result["stdout"]), (&json!("OK"), &json!("3 bytes, request: false")));
+    assert_eq!(
+        (&result["status"], &result["stdout"]),
+        (&json!("OK"), &json!("3 bytes, request: false"))
+    );
 }

@@ -1,5 +1,5 @@
-//! Inputs that do not fit a classic worker's frame reach it by way of the agent beside it: the leader makes a dataset of them, and the job
-//! names that (C01, W05).
+//! Inputs that do not fit a classic worker's frame reach it by way of the agent beside it: the
+//! leader makes a dataset of them, and the job names that (C01, W05).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -14,7 +14,7 @@ use chunking::dataset::sha256;
 use chunking::digest::to_hex;
 use heft::model::{InputFile, JsonModel};
 use noise::noise;
-use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, heft, classic_client, classic_worker};
+use procs::{ECHO, Leader, Proc, TempDir, Worker, agent, classic_client, classic_worker, heft};
 use serde_json::{Value, json};
 
 fn file(name: &str, content: &[u8]) -> Value {
@@ -39,7 +39,8 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 
 fn workers(leader: &Leader, count: usize) {
     until("workers", || {
-        heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count() >= count
+        heft(&["status", &leader.addr(), "--output", "json"]).1.matches("\"patterns\"").count()
+            >= count
     });
 }
 
@@ -51,7 +52,8 @@ fn datasets(leader: &Leader) -> String {
 fn is_clean(leader: &Leader, cache: &TempDir) -> bool {
     let is_input = |name: &str| name.starts_with("heft-job-");
     let kept = std::fs::read_dir(&cache.0).unwrap();
-    let kept = kept.filter(|entry| is_input(&entry.as_ref().unwrap().file_name().to_string_lossy()));
+    let kept =
+        kept.filter(|entry| is_input(&entry.as_ref().unwrap().file_name().to_string_lossy()));
     kept.count() == 0 && !datasets(leader).contains("heft-job-")
 }
 
@@ -84,14 +86,16 @@ fn staged_and_gone(args: &[&str]) {
     let _agent = agent(leader.port, &cache, &dirs, &[]);
     workers(&leader, 2);
     let (big, other, small) = (noise(6_000_000, 1), noise(2_500_000, 2), noise(1000, 3));
-    let files = json!([file("big.bin", &big), file("small.bin", &small), file("other.bin", &other)]);
+    let files =
+        json!([file("big.bin", &big), file("small.bin", &small), file("other.bin", &other)]);
     let job = json!({"exec": "echo", "files": files});
     let mut client = classic_client(leader.port, "client", &[], &[job]);
     assert_saw(&result(&mut client), &[&big, &other, &small]);
     let assigned = plain.event("assigned");
     let id = assigned["job_id"].as_str().unwrap().replace('-', "");
-    let named =
-        |at: usize| (assigned["files"][at]["cache_id"].clone(), assigned["files"][at]["content_len"].clone());
+    let named = |at: usize| {
+        (assigned["files"][at]["cache_id"].clone(), assigned["files"][at]["content_len"].clone())
+    };
     assert_eq!(named(0), (json!(format!("heft-job-{id}/big.bin")), Value::Null));
     assert_eq!(named(1), (Value::Null, json!(1000)), "what fits stays where it was");
     assert_eq!(named(2), (json!(format!("heft-job-{id}/other.bin")), Value::Null));
@@ -101,8 +105,14 @@ fn staged_and_gone(args: &[&str]) {
     // A heft client's transfers go the same way; its job is there before nobody else can take it.
     std::fs::write(dirs.join("large.bin"), noise(20_000_000, 4)).unwrap();
     let large = dirs.join("large.bin");
-    let (code, stdout, stderr) =
-        heft(&["submit", &leader.addr(), "echo", "--file", large.to_str().unwrap(), "--require-worker"]);
+    let (code, stdout, stderr) = heft(&[
+        "submit",
+        &leader.addr(),
+        "echo",
+        "--file",
+        large.to_str().unwrap(),
+        "--require-worker",
+    ]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains(&to_hex(&sha256(&noise(20_000_000, 4)))), "{stdout}");
     until("what was staged goes with the job", || is_clean(&leader, &cache));

@@ -15,7 +15,7 @@ mod procs;
 
 use std::thread;
 
-use procs::{TempDir, heft, classic_leader, classic_worker};
+use procs::{TempDir, classic_leader, classic_worker, heft};
 
 const JOB: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
@@ -39,7 +39,8 @@ fn what_a_classic_leader_would_do_otherwise_is_refused_and_not_sent() {
         for (option, args) in &cases {
             let address = &address;
             scope.spawn(move || {
-                let words = ["submit", address, "calcA", "--connect-wait", "2s", "--timeout", "30s"];
+                let words =
+                    ["submit", address, "calcA", "--connect-wait", "2s", "--timeout", "30s"];
                 let (code, out, err) = heft(&[&words[..], args].concat());
                 assert_eq!(code, Some(3), "{args:?}: {out}{err}");
                 let said = format!("{out}{err}");
@@ -64,7 +65,8 @@ fn what_a_classic_leader_ignores_is_said_and_the_job_runs() {
     let (_leader, port) = classic_leader();
     let _worker = classic_worker(port, &["job.assign.*"]);
     let address = format!("127.0.0.1:{port}");
-    let words = ["submit", &address, "echo", "--priority", "3", "--time-limit", "20s", "--timeout", "30s"];
+    let words =
+        ["submit", &address, "echo", "--priority", "3", "--time-limit", "20s", "--timeout", "30s"];
     let (code, out, err) = heft(&[&words[..], &["--", "hello"]].concat());
     assert_eq!(code, Some(0), "{out}{err}");
     for part in ["taken for a classic leader", "(--priority)", "(--time-limit)"] {
@@ -91,7 +93,8 @@ fn those_that_only_ask_say_what_the_leader_looks_like() {
     thread::scope(|scope| {
         for question in &questions {
             scope.spawn(move || {
-                let (code, out, err) = heft(&[&question[..], &["--connect-wait", "500ms"]].concat());
+                let (code, out, err) =
+                    heft(&[&question[..], &["--connect-wait", "500ms"]].concat());
                 assert_eq!(code, Some(3), "{question:?}: {out}{err}");
                 assert!(err.contains("it looks like a classic one"), "{question:?}: {err}");
             });

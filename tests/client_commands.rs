@@ -1,4 +1,5 @@
-//! The built `heft` against a leader that follows the test's script: what it prints, what it unpacks, how it exits.
+//! The built `heft` against a leader that follows the test's script: what it prints, what it
+//! unpacks, how it exits.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -68,7 +69,10 @@ async fn submit_sends_what_the_command_line_says_and_prints_what_the_job_printed
         until_closed(peer).await;
     };
     let (ended, ()) = with(&args, script).await;
-    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (0, "forty-two\n", "a warning\n"));
+    assert_eq!(
+        (ended.code, ended.out.as_str(), ended.err.as_str()),
+        (0, "forty-two\n", "a warning\n")
+    );
 }
 
 #[tokio::test]
@@ -117,10 +121,17 @@ async fn submit_that_is_refused_says_why_and_exits_with_three() {
     };
     let ended = script("table").await;
     assert_eq!((ended.code, ended.out.as_str()), (3, ""));
-    assert!(ended.err.contains("no-worker at worker w-3, 5 where 3 is the limit: start a worker for calcA"));
+    assert!(
+        ended
+            .err
+            .contains("no-worker at worker w-3, 5 where 3 is the limit: start a worker for calcA")
+    );
     let ended = script("json").await;
     let shown = ended.json();
-    assert_eq!((ended.code, &shown["status"], &shown["reason"]), (3, &json!("REFUSED"), &json!("no-worker")));
+    assert_eq!(
+        (ended.code, &shown["status"], &shown["reason"]),
+        (3, &json!("REFUSED"), &json!("no-worker"))
+    );
     assert_eq!(
         (&shown["value"], &shown["limit"], &shown["hop"]),
         (&json!(5), &json!(3), &json!("worker w-3"))
@@ -144,7 +155,11 @@ async fn a_leader_that_cannot_be_reached_is_exit_code_three_in_every_command() {
         args.extend(["--connect-wait", "50ms"]);
         let ended = end(heft(&args)).await;
         assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{words:?}");
-        assert!(ended.err.contains(&address) && ended.err.contains("is the leader running"), "{}", ended.err);
+        assert!(
+            ended.err.contains(&address) && ended.err.contains("is the leader running"),
+            "{}",
+            ended.err
+        );
     }
 }
 
@@ -163,7 +178,11 @@ async fn submit_rides_out_a_leader_that_goes_away() {
     };
     let (ended, ()) = with(&["submit", &leader.address, "calcA"], script).await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "back"));
-    assert!(ended.err.contains("is away") && ended.err.contains("again under the same id"), "{}", ended.err);
+    assert!(
+        ended.err.contains("is away") && ended.err.contains("again under the same id"),
+        "{}",
+        ended.err
+    );
 }
 
 #[tokio::test]
@@ -178,9 +197,11 @@ async fn submit_gives_up_at_its_timeout_and_says_what_is_known_of_the_job() {
             }
             until_closed(peer).await;
         };
-        let (ended, ()) = with(&["submit", &leader.address, "calcA", "--timeout", "500ms"], script).await;
+        let (ended, ()) =
+            with(&["submit", &leader.address, "calcA", "--timeout", "500ms"], script).await;
         assert_eq!(ended.code, 4);
-        let known = if is_taken { "it goes on: `heft result get" } else { "is not known at the moment" };
+        let known =
+            if is_taken { "it goes on: `heft result get" } else { "is not known at the moment" };
         assert!(
             ended.err.contains("within 500ms (--timeout); ") && ended.err.contains(known),
             "{}",
@@ -195,8 +216,9 @@ async fn an_interrupt_cancels_the_job_and_a_second_one_leaves_it() {
     let leader = FakeLeader::start().await;
     let child = heft(&["submit", &leader.address, "calcA"]).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().unwrap().to_string();
-    let interrupt =
-        async || assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let interrupt = async || {
+        assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success())
+    };
     let script = async {
         let mut peer = leader.welcome().await;
         let job = peer.next().await.msg_id;
@@ -246,9 +268,15 @@ async fn with_archive(entries: &[(&str, &[u8])], out: &Path, form: &str) -> Ende
 }
 
 /// Submits with `--out`; `change` makes the result what it should be.
-async fn with_out(more: &[&str], out: &Path, form: &str, change: impl FnOnce(&mut JobResult)) -> Ended {
+async fn with_out(
+    more: &[&str],
+    out: &Path,
+    form: &str,
+    change: impl FnOnce(&mut JobResult),
+) -> Ended {
     let leader = FakeLeader::start().await;
-    let mut args = vec!["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
+    let mut args =
+        vec!["submit", &leader.address, "calcA", "--out", out.to_str().unwrap(), "--output", form];
     args.extend(more);
     let script = async {
         let mut peer = leader.welcome().await;
@@ -273,8 +301,16 @@ async fn submit_unpacks_what_the_job_made_and_skips_names_that_lead_elsewhere() 
     let evil_out = dir.0.join("evil-results");
     let ended = with_archive(&[("good.txt", b"A"), ("../evil", b"B")], &evil_out, "table").await;
     assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
-    assert!(ended.err.contains("skipped \"../evil\" of the job's archive: the name holds"), "{}", ended.err);
-    assert!(ended.err.contains("1 file unpacked into") && ended.err.contains(", 1 skipped"), "{}", ended.err);
+    assert!(
+        ended.err.contains("skipped \"../evil\" of the job's archive: the name holds"),
+        "{}",
+        ended.err
+    );
+    assert!(
+        ended.err.contains("1 file unpacked into") && ended.err.contains(", 1 skipped"),
+        "{}",
+        ended.err
+    );
     assert!(!dir.0.join("evil").exists() && evil_out.join("good.txt").exists());
 
     let ended = with_archive(&[("../evil", b"B")], &evil_out, "json").await;
@@ -291,9 +327,14 @@ async fn submit_says_that_files_were_left_out_and_that_there_are_none_only_if_so
     let dir = Dir::new();
     let ended = with_out(&[], &dir.0, "table", |_| {}).await;
     assert_eq!((ended.code, ended.err.as_str()), (0, "heft: the job left no files\n"));
-    let ended = with_out(&[], &dir.0, "table", |result| result.archive_lost = Some(5_000_000)).await;
+    let ended =
+        with_out(&[], &dir.0, "table", |result| result.archive_lost = Some(5_000_000)).await;
     assert_eq!((ended.code, ended.out.as_str()), (1, "done\n"));
-    assert!(ended.err.contains("the job's files were left out: 5000000 bytes do not fit"), "{}", ended.err);
+    assert!(
+        ended.err.contains("the job's files were left out: 5000000 bytes do not fit"),
+        "{}",
+        ended.err
+    );
     assert!(!ended.err.contains("left no files"), "{}", ended.err);
     let ended = with_out(&[], &dir.0, "json", |result| result.archive_lost = Some(5_000_000)).await;
     assert_eq!((ended.code, &ended.json()["archive_lost"]), (1, &json!(5_000_000)));
@@ -304,7 +345,8 @@ async fn submit_says_that_files_were_left_out_and_that_there_are_none_only_if_so
 fn gathered(result: &mut JobResult, status: JobStatus) {
     let mut first = JobResult { stdout: "one".to_owned(), ..result.clone() };
     first.output_archive = Some(zip(&[("a.txt", b"A")]));
-    let mut second = JobResult { stdout: "two\n".to_owned(), status: status.clone(), ..result.clone() };
+    let mut second =
+        JobResult { stdout: "two\n".to_owned(), status: status.clone(), ..result.clone() };
     (second.stderr, second.output_archive) = ("why\n".to_owned(), Some(zip(&[("a.txt", b"B")])));
     if status == JobStatus::Failed {
         second.exit_code = Some(3);
@@ -320,18 +362,28 @@ fn gathered(result: &mut JobResult, status: JobStatus) {
 #[tokio::test]
 async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() {
     let dir = Dir::new();
-    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Ok)).await;
-    assert_eq!((ended.code, ended.out.as_str()), (0, "== worker w-1: OK\none\n== worker w-2: OK\ntwo\n"));
+    let ended =
+        with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Ok)).await;
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (0, "== worker w-1: OK\none\n== worker w-2: OK\ntwo\n")
+    );
     assert!(ended.err.contains("heft: worker w-2, standard error:\nwhy\n"), "{}", ended.err);
     assert!(ended.err.contains("heft: worker w-1: 1 file unpacked into"), "{}", ended.err);
     assert_eq!(std::fs::read(dir.0.join("w-1/a.txt")).unwrap(), b"A");
     assert_eq!(std::fs::read(dir.0.join("w-2/a.txt")).unwrap(), b"B");
 
-    let ended = with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Failed)).await;
+    let ended =
+        with_out(&["--all"], &dir.0, "table", |result| gathered(result, JobStatus::Failed)).await;
     assert_eq!(ended.code, 1);
-    assert!(ended.out.contains("== worker w-2: FAILED, its exit code is 3\ntwo\n"), "{}", ended.out);
+    assert!(
+        ended.out.contains("== worker w-2: FAILED, its exit code is 3\ntwo\n"),
+        "{}",
+        ended.out
+    );
 
-    let ended = with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
+    let ended =
+        with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
     let shown = ended.json();
     let second = &shown["workers"][1];
     assert_eq!((&second["worker"], &second["status"]), (&json!("w-2"), &json!("OK")));
@@ -343,7 +395,8 @@ async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() 
 }
 
 #[tokio::test]
-async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_come_is_no_success() {
+async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_come_is_no_success()
+{
     let one = Uuid::from_u128(1);
     for form in ["table", "json"] {
         let leader = FakeLeader::start().await;
@@ -354,7 +407,8 @@ async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_
             let line = |worker: u128| {
                 let job = Uuid::from_u128(worker);
                 let own = json!({"JobId": job, "Status": "OK", "Stderr": "kept apart"});
-                json!({"Worker": format!("w-{worker}"), "Job": job, "Apart": true, "Result": own}).to_string()
+                json!({"Worker": format!("w-{worker}"), "Job": job, "Apart": true, "Result": own})
+                    .to_string()
             };
             result.stdout = [line(1), line(2)].join("\n");
             peer.result(&result).await;
@@ -374,9 +428,15 @@ async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_
             assert!(ended.err.contains("no job 2 is known"), "{}", ended.err);
         } else {
             let workers = &ended.json()["workers"];
-            assert_eq!((&workers[0]["stdout"], &workers[0]["job_id"]), (&json!("all of it"), &json!(one)));
+            assert_eq!(
+                (&workers[0]["stdout"], &workers[0]["job_id"]),
+                (&json!("all of it"), &json!(one))
+            );
             assert!(workers[0].get("error").is_none(), "{workers}");
-            assert!(workers[1]["error"].as_str().unwrap().contains("no job 2 is known"), "{workers}");
+            assert!(
+                workers[1]["error"].as_str().unwrap().contains("no job 2 is known"),
+                "{workers}"
+            );
         }
     }
 }
@@ -393,7 +453,8 @@ async fn submit_in_json_is_one_object() {
         until_closed(peer).await;
         request.job_id
     };
-    let (ended, job) = with(&["submit", &leader.address, "calcA", "--output", "json"], script).await;
+    let (ended, job) =
+        with(&["submit", &leader.address, "calcA", "--output", "json"], script).await;
     let shown = ended.json();
     assert_eq!((ended.code, ended.err.as_str()), (0, ""));
     assert_eq!((&shown["job_id"], &shown["status"]), (&json!(job), &json!("OK")));
@@ -466,7 +527,10 @@ async fn a_leader_without_transfers_is_named_with_the_numbers_before_a_large_fil
         assert_eq!(ended.code, 3, "{}", ended.err);
         if output == "json" {
             let shown = ended.json();
-            assert_eq!((&shown["status"], &shown["reason"]), (&json!("REFUSED"), &json!("too-large")));
+            assert_eq!(
+                (&shown["status"], &shown["reason"]),
+                (&json!("REFUSED"), &json!("too-large"))
+            );
             assert_eq!((&shown["value"], &shown["limit"]), (&json!(6_990_508), &json!(4_194_304)));
         } else {
             for part in [
@@ -514,7 +578,11 @@ async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
         assert_eq!(ended.code, 2, "{args:?}: {}", ended.err);
     }
     for (name, value, text) in [
-        ("WORKER_CPU_CAP", "2", "WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95"),
+        (
+            "WORKER_CPU_CAP",
+            "2",
+            "WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95",
+        ),
         ("WORKER_MAX_PAR", "abc", "WORKER_MAX_PAR, takes a whole number from 1 to 10000"),
     ] {
         let mut command = heft(&["worker", "127.0.0.1", "1"]);
@@ -526,7 +594,8 @@ async fn what_is_wrong_on_the_command_line_is_exit_code_two() {
 
 #[tokio::test]
 async fn what_is_no_job_id_or_no_time_limit_is_said_with_the_next_step() {
-    let id = "\"xyz\" is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff";
+    let id =
+        "\"xyz\" is not a valid job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff";
     for (args, text) in [
         (vec!["cancel", "127.0.0.1:1", "xyz"], id),
         (vec!["dlq", "127.0.0.1:1", "show", "xyz"], id),
@@ -551,7 +620,13 @@ async fn a_leader_whose_port_is_in_use_says_so_and_exits_with_three() {
 }
 
 /// One question, one answer.
-async fn asked(args: &[&str], verb: &str, question: Value, status: AnswerStatus, answer: Value) -> Ended {
+async fn asked(
+    args: &[&str],
+    verb: &str,
+    question: Value,
+    status: AnswerStatus,
+    answer: Value,
+) -> Ended {
     let leader = FakeLeader::start().await;
     let mut words: Vec<&str> = args.to_vec();
     words.insert(1, &leader.address);
@@ -601,15 +676,22 @@ async fn dlq_lists_shows_requeues_and_purges() {
                       "run": 1, "dead_ms": 5_430_000});
     let page = json!({"jobs": [dead.clone()], "more": false});
     let limit = json!({"limit": 1_000});
-    let ended = asked(&["dlq", "ls"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page.clone()).await;
+    let ended =
+        asked(&["dlq", "ls"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page.clone()).await;
     let lines: Vec<&str> = ended.out.lines().collect();
     assert_eq!(ended.code, 0, "{}", ended.err);
     assert!(lines[0].starts_with("JOB ") && lines[0].ends_with("REASON"), "{}", ended.out);
     assert!(lines[1].starts_with(JOB) && lines[1].ends_with("  attempts spent"), "{}", ended.out);
     assert_eq!(lines[0].find("REASON"), lines[1].find("attempts spent"));
     assert_eq!(lines[1].split_whitespace().nth(5), Some("1h30m"), "AGE is the time since it died");
-    let ended =
-        asked(&["dlq", "ls", "--output", "json"], "dlq.ls", limit.clone(), AnswerStatus::Whole, page).await;
+    let ended = asked(
+        &["dlq", "ls", "--output", "json"],
+        "dlq.ls",
+        limit.clone(),
+        AnswerStatus::Whole,
+        page,
+    )
+    .await;
     assert_eq!(ended.json()["jobs"][0]["job_id"], JOB);
     let none = json!({"jobs": [], "more": false});
     let ended = asked(&["dlq", "ls"], "dlq.ls", limit, AnswerStatus::Whole, none).await;
@@ -618,7 +700,8 @@ async fn dlq_lists_shows_requeues_and_purges() {
     let mut shown = dead;
     shown["history"] = json!([{"attempt": 1, "worker": "w-1", "why": "worker lost"}]);
     let which = json!({"job_id": JOB});
-    let ended = asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
+    let ended =
+        asked(&["dlq", "show", JOB], "dlq.show", which.clone(), AnswerStatus::Whole, shown).await;
     for part in [
         "client    clientA\n",
         "died      1h30m ago\n",
@@ -627,13 +710,23 @@ async fn dlq_lists_shows_requeues_and_purges() {
         assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
     }
     let all = json!({"all": true});
-    let ended =
-        asked(&["dlq", "requeue", "--all"], "dlq.requeue", all, AnswerStatus::Whole, json!({"requeued": 3}))
-            .await;
+    let ended = asked(
+        &["dlq", "requeue", "--all"],
+        "dlq.requeue",
+        all,
+        AnswerStatus::Whole,
+        json!({"requeued": 3}),
+    )
+    .await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "3 requeued\n"));
-    let ended =
-        asked(&["dlq", "purge", JOB], "dlq.purge", which.clone(), AnswerStatus::Whole, json!({"purged": 1}))
-            .await;
+    let ended = asked(
+        &["dlq", "purge", JOB],
+        "dlq.purge",
+        which.clone(),
+        AnswerStatus::Whole,
+        json!({"purged": 1}),
+    )
+    .await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "1 purged\n"));
     let error = json!({"error": "no such job in the dead-letter queue"});
     let ended = asked(&["dlq", "purge", JOB], "dlq.purge", which, AnswerStatus::Error, error).await;
@@ -671,14 +764,21 @@ async fn status_and_cancel_print_what_the_leader_says() {
                         "queues": [{"key": "job.assign.calcA", "queued": 1}]});
     let ended = asked(&["status"], "status", json!({}), AnswerStatus::Whole, status.clone()).await;
     assert_eq!(ended.code, 0, "{}", ended.err);
-    for part in
-        ["leader  heft 0.1.0, up 5s,", "1 queued, 0 running, 2 done, 0 dead\n", "job.assign.calcA       1\n"]
-    {
+    for part in [
+        "leader  heft 0.1.0, up 5s,",
+        "1 queued, 0 running, 2 done, 0 dead\n",
+        "job.assign.calcA       1\n",
+    ] {
         assert!(ended.out.contains(part), "{part:?}: {}", ended.out);
     }
-    let ended =
-        asked(&["status", "--output", "json"], "status", json!({}), AnswerStatus::Whole, status.clone())
-            .await;
+    let ended = asked(
+        &["status", "--output", "json"],
+        "status",
+        json!({}),
+        AnswerStatus::Whole,
+        status.clone(),
+    )
+    .await;
     assert_eq!(ended.json(), status);
     let which = json!({"job_id": JOB});
     let was = json!({"was": "running"});
@@ -694,7 +794,10 @@ async fn cl02_the_sample_client_sends_three_jobs_and_prints_three_results() {
     command.env("CLIENT_DESIRED_PAR", "9");
     let script = async {
         let mut peer = leader.welcome().await;
-        assert_eq!((peer.hello.subject.as_str(), peer.hello.config().desired_parallelism), ("clientA", 9));
+        assert_eq!(
+            (peer.hello.subject.as_str(), peer.hello.config().desired_parallelism),
+            ("clientA", 9)
+        );
         for number in 0..3 {
             let request = peer.next().await.request();
             assert_eq!(request.args, ["--mode=fast".to_owned(), format!("--seed={number}")]);
@@ -719,7 +822,8 @@ async fn cl03_clientx_spreads_the_samples_over_its_leaders() {
         assert_eq!(peer.hello.config().desired_parallelism, cap);
         while let Some(frame) = peer.poll().await {
             let request = frame.request();
-            peer.result(&ok(&request, &format!("{} {}\n", request.exec_name, request.args[1]))).await;
+            peer.result(&ok(&request, &format!("{} {}\n", request.exec_name, request.args[1])))
+                .await;
         }
     };
     let (ended, _) = with(&args, async { tokio::join!(serve(&left, 2), serve(&right, 1)) }).await;

@@ -1,5 +1,5 @@
-//! `heft dataset`, `heft explain` and `heft submit --cache` as a person or a script runs them, against a leader that follows the
-//! test's script: what is asked, what is printed, exit codes.
+//! `heft dataset`, `heft explain` and `heft submit --cache` as a person or a script runs them,
+//! against a leader that follows the test's script: what is asked, what is printed, exit codes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -77,10 +77,24 @@ async fn a_put_as_json_has_all_of_it_and_fails_if_a_worker_does() {
         library.ack(worker(2, None, CachePutResult::failed(DATASET, "no room: needs 3 B"))).await;
         library.spread(SpreadStage::Over, [2, 1, 0, 1, 0], 3).await;
     };
-    let args = ["dataset", &leader.address, "put", DATASET, path, "--output", "json", "--progress", "none"];
+    let args = [
+        "dataset",
+        &leader.address,
+        "put",
+        DATASET,
+        path,
+        "--output",
+        "json",
+        "--progress",
+        "none",
+    ];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1, "a worker FAILED: {}", ended.err);
-    assert!(ended.err.contains("1 of 2 workers have set-1, and --wait all asks for more"), "{}", ended.err);
+    assert!(
+        ended.err.contains("1 of 2 workers have set-1, and --wait all asks for more"),
+        "{}",
+        ended.err
+    );
     let shown = ended.json();
     assert_eq!(
         (&shown["status"], &shown["files"], &shown["bytes"]),
@@ -93,7 +107,10 @@ async fn a_put_as_json_has_all_of_it_and_fails_if_a_worker_does() {
             {"id": "00000000-0000-0000-0000-000000000002", "name": null, "status": "FAILED", "message": "no room: needs 3 B"},
         ])
     );
-    assert_eq!((&shown["targets"], &shown["failed"], &shown["moved"]), (&json!(2), &json!(1), &json!(3)));
+    assert_eq!(
+        (&shown["targets"], &shown["failed"], &shown["moved"]),
+        (&json!(2), &json!(1), &json!(3))
+    );
 }
 
 #[tokio::test]
@@ -116,7 +133,17 @@ async fn other_content_is_refused_with_both_digests_and_the_way_out() {
         let mut library = PackIndex::begin(taking(&leader).await).await;
         library.say(&refused).await;
     };
-    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none", "--output", "json"];
+    let args = [
+        "dataset",
+        &leader.address,
+        "put",
+        DATASET,
+        path,
+        "--progress",
+        "none",
+        "--output",
+        "json",
+    ];
     let (ended, ()) = with(&args, script).await;
     let shown = ended.json();
     assert_eq!((&shown["status"], &shown["reason"]), (&json!("REFUSED"), &json!("conflict")));
@@ -141,16 +168,27 @@ async fn bad_input_ends_with_2_before_anybody_is_asked() {
         (DATASET, at("sub"), "sub/link is a link that leads to /etc/passwd"),
         (DATASET, at("case"), "\"X\" and \"x\" in the dataset"),
     ] {
-        let ended = end(heft(&["dataset", "127.0.0.1:1", "put", id, &path, "--progress", "none"])).await;
+        let ended =
+            end(heft(&["dataset", "127.0.0.1:1", "put", id, &path, "--progress", "none"])).await;
         assert_eq!(ended.code, 2, "{id} {path}: {}", ended.err);
         assert!(ended.err.contains(text), "{}", ended.err);
     }
     let ended = end(heft(&["dataset", "127.0.0.1:1", "put", DATASET])).await;
     assert_eq!(ended.code, 2, "no path: {}", ended.err);
-    let ended = end(heft(&["dataset", "127.0.0.1:1", "put", DATASET, &at("a"), "--wait", "1.5"])).await;
+    let ended =
+        end(heft(&["dataset", "127.0.0.1:1", "put", DATASET, &at("a"), "--wait", "1.5"])).await;
     assert!(ended.code == 2 && ended.err.contains("a share from 0.0 to 1.0"), "{}", ended.err);
-    let args =
-        ["dataset", "127.0.0.1:1", "put", DATASET, &at("a"), "--connect-wait", "100ms", "--progress", "none"];
+    let args = [
+        "dataset",
+        "127.0.0.1:1",
+        "put",
+        DATASET,
+        &at("a"),
+        "--connect-wait",
+        "100ms",
+        "--progress",
+        "none",
+    ];
     let ended = end(heft(&args)).await;
     assert!(ended.code == 3 && ended.err.contains("cannot reach 127.0.0.1:1"), "{}", ended.err);
 }
@@ -168,10 +206,24 @@ async fn time_that_runs_out_ends_with_4_and_what_is_known() {
         tokio::time::sleep(Duration::from_millis(library.put.deadline_ms + 20)).await;
         library.spread(SpreadStage::Over, [2, 0, 1, 0, 1], 0).await;
     };
-    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none", "--timeout", "400ms"];
+    let args = [
+        "dataset",
+        &leader.address,
+        "put",
+        DATASET,
+        path,
+        "--progress",
+        "none",
+        "--timeout",
+        "400ms",
+    ];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 4, "{}", ended.err);
-    assert!(ended.out.contains("already-present=1") && ended.out.contains("1 missing"), "{}", ended.out);
+    assert!(
+        ended.out.contains("already-present=1") && ended.out.contains("1 missing"),
+        "{}",
+        ended.out
+    );
     assert!(ended.err.contains("1 have not answered"), "{}", ended.err);
 }
 
@@ -201,7 +253,17 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_dataset_is_kept()
             library.spread(SpreadStage::Stored, [0; 5], 0).await;
             until_closed(library.peer).await;
         };
-        let args = ["dataset", &leader.address, "put", DATASET, path, "--target", "groupB", "--wait", wait];
+        let args = [
+            "dataset",
+            &leader.address,
+            "put",
+            DATASET,
+            path,
+            "--target",
+            "groupB",
+            "--wait",
+            wait,
+        ];
         let (ended, ()) = with(&args, script).await;
         assert_eq!(ended.code, code, "--wait {wait}: {}", ended.err);
         for text in [
@@ -211,7 +273,11 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_dataset_is_kept()
         ] {
             assert!(ended.err.contains(text), "{text}: {}", ended.err);
         }
-        assert!(ended.out.contains("set-1: 1 file, 3 B") && ended.out.contains("0 workers"), "{}", ended.out);
+        assert!(
+            ended.out.contains("set-1: 1 file, 3 B") && ended.out.contains("0 workers"),
+            "{}",
+            ended.out
+        );
     }
 }
 
@@ -223,13 +289,19 @@ async fn progress_as_json_has_an_object_for_each_event_and_each_worker() {
     let script = async {
         let (mut library, mut asking, ask) = two(&leader).await;
         asking
-            .answer(&ask, AnswerStatus::Whole, &json!({"workers": [{"id": "w", "patterns": ["groupB"]}]}))
+            .answer(
+                &ask,
+                AnswerStatus::Whole,
+                &json!({"workers": [{"id": "w", "patterns": ["groupB"]}]}),
+            )
             .await;
         library.lack(Lacking::Nothing, 0, &[]).await;
         let ask = asking.next().await;
-        assert_eq!((ask.subject.as_str(), ask.question()), ("dataset.status", json!({"cache_id": DATASET})));
-        let worker_state =
-            json!({"id": "w-1", "name": "host", "state": "coming", "done": 1, "total": 3, "text": ""});
+        assert_eq!(
+            (ask.subject.as_str(), ask.question()),
+            ("dataset.status", json!({"cache_id": DATASET}))
+        );
+        let worker_state = json!({"id": "w-1", "name": "host", "state": "coming", "done": 1, "total": 3, "text": ""});
         asking.answer(&ask, AnswerStatus::Whole, &json!({"workers": [worker_state]})).await;
         // The next question says that the answer was read.
         asking.next().await;
@@ -237,12 +309,24 @@ async fn progress_as_json_has_an_object_for_each_event_and_each_worker() {
         library.ack(worker(1, None, CachePutResult::stored(DATASET, 1, 0))).await;
         library.spread(SpreadStage::Over, [1, 1, 0, 0, 0], 3).await;
     };
-    let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "json", "--target", "groupC"];
+    let args = [
+        "dataset",
+        &leader.address,
+        "put",
+        DATASET,
+        path,
+        "--progress",
+        "json",
+        "--target",
+        "groupC",
+    ];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 0, "{}", ended.err);
-    let events: Vec<Value> = ended.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let named =
-        |name: &str| events.iter().find(|event| event["event"] == name).unwrap_or_else(|| panic!("{name}"));
+    let events: Vec<Value> =
+        ended.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named = |name: &str| {
+        events.iter().find(|event| event["event"] == name).unwrap_or_else(|| panic!("{name}"))
+    };
     assert_eq!(named("scanned")["total"], 3);
     assert_eq!(named("lacking")["text"], "the leader has all of it");
     let note = "no connected worker matches groupC: the leader will keep set-1 for those that join";
@@ -271,8 +355,7 @@ async fn answer(leader: &FakeLeader, status: AnswerStatus, answer: Value) -> (St
 async fn datasets_are_listed_shown_removed_checked_and_pushed() {
     let leader = FakeLeader::start().await;
     let list = json!({"sets": [{"cache_id": DATASET, "files": 2, "bytes": 5, "target": "none"}], "puts": []});
-    let status =
-        json!({"cache_id": DATASET, "files": 1, "bytes": 5, "workers": [], "names": [{"name": "a", "size": 5}]});
+    let status = json!({"cache_id": DATASET, "files": 1, "bytes": 5, "workers": [], "names": [{"name": "a", "size": 5}]});
     let bad = json!({"packs_good": 1, "packs_bad": ["pack x: chunk 0"], "workers": []});
     let good = json!({"packs_good": 1, "packs_bad": [], "workers": []});
     let dataset_question = json!({"cache_id": DATASET});
@@ -288,7 +371,14 @@ async fn datasets_are_listed_shown_removed_checked_and_pushed() {
             0,
             "set-1 removed, 5 B",
         ),
-        (vec!["verify", DATASET], "dataset.verify", dataset_question.clone(), bad, 1, "leader: pack x: chunk 0"),
+        (
+            vec!["verify", DATASET],
+            "dataset.verify",
+            dataset_question.clone(),
+            bad,
+            1,
+            "leader: pack x: chunk 0",
+        ),
         (vec!["verify", DATASET], "dataset.verify", dataset_question.clone(), good, 0, "0 are not"),
         (
             vec!["push", DATASET],
@@ -345,7 +435,10 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
         let mut peer = leader.accept().await;
         peer.welcome_with(FEATURES.with(Features::TRANSFERS)).await;
         let ask = peer.next().await;
-        assert_eq!((ask.subject.as_str(), ask.question()), ("dataset.status", json!({"cache_id": "tables"})));
+        assert_eq!(
+            (ask.subject.as_str(), ask.question()),
+            ("dataset.status", json!({"cache_id": "tables"}))
+        );
         let names = json!({"files": 2, "names": [{"name": "t/1"}, {"name": "t/2"}], "more": false});
         peer.answer(&ask, AnswerStatus::Whole, &names).await;
         let request = peer.next().await.request();
@@ -365,8 +458,10 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
     ];
     let (ended, files) = with(&line, script).await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "done"), "{}", ended.err);
-    let named: Vec<(&str, Option<&str>, &str)> =
-        files.iter().map(|file| (file.name.as_str(), file.cache_id.as_deref(), file.name_in_dataset())).collect();
+    let named: Vec<(&str, Option<&str>, &str)> = files
+        .iter()
+        .map(|file| (file.name.as_str(), file.cache_id.as_deref(), file.name_in_dataset()))
+        .collect();
     assert_eq!(
         named,
         [

@@ -1,5 +1,5 @@
-//! Putting datasets against a leader that follows the test's script: what lacks is sent and nothing else, breaks, refusals,
-//! files that change, and who is waited for.
+//! Putting datasets against a leader that follows the test's script: what lacks is sent and nothing
+//! else, breaks, refusals, files that change, and who is waited for.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -34,7 +34,10 @@ fn spec(dir: &Path) -> DatasetSpec {
     DatasetSpec::new("set-1", [dir]).unwrap().timeout(PATIENCE)
 }
 
-async fn putting(leader: &FakeLeader, spec: DatasetSpec) -> (Result<PutReport, PutError>, Vec<PutEvent>) {
+async fn putting(
+    leader: &FakeLeader,
+    spec: DatasetSpec,
+) -> (Result<PutReport, PutError>, Vec<PutEvent>) {
     let mut events = Vec::new();
     let options = options();
     let put = put(&leader.address, spec, &options, |event| events.push(event));
@@ -46,11 +49,19 @@ async fn putting(leader: &FakeLeader, spec: DatasetSpec) -> (Result<PutReport, P
 async fn c18_a_dataset_is_sent_once_in_packs_and_every_worker_is_heard() {
     let leader = FakeLeader::start().await;
     let large = noise(20 * MIB);
-    let dir = dataset(&[("large.bin", &large), ("cfg/a.cfg", b"x=1"), ("cfg/same.cfg", b"x=1"), ("empty", b"")]);
+    let dir = dataset(&[
+        ("large.bin", &large),
+        ("cfg/a.cfg", b"x=1"),
+        ("cfg/same.cfg", b"x=1"),
+        ("empty", b""),
+    ]);
     let script = async {
         let mut library = PackIndex::begin(taking(&leader).await).await;
         let put = &library.put;
-        assert_eq!((put.cache_id.as_str(), put.target.as_str(), put.files), ("set-1", "job.assign.>", 4));
+        assert_eq!(
+            (put.cache_id.as_str(), put.target.as_str(), put.files),
+            ("set-1", "job.assign.>", 4)
+        );
         assert_eq!((put.bytes, put.flags), (20 * MIB as u64 + 6, PutFlags::default()));
         assert!((1..=10_000).contains(&put.deadline_ms), "{}", put.deadline_ms);
         library.lack(Lacking::Manifest, 0, &[]).await;
@@ -69,16 +80,24 @@ async fn c18_a_dataset_is_sent_once_in_packs_and_every_worker_is_heard() {
         library.spread(SpreadStage::Stored, [3, 0, 0, 0, 3], 0).await;
         library.ack(worker(1, Some("host-1"), CachePutResult::stored("set-1", 4, 0))).await;
         library.ack(worker(2, None, CachePutResult::stored("set-1", 0, 4))).await;
-        library.ack(worker(3, Some("full"), CachePutResult::failed("set-1", "no room: needs 20 MiB"))).await;
+        library
+            .ack(worker(3, Some("full"), CachePutResult::failed("set-1", "no room: needs 20 MiB")))
+            .await;
         library.spread(SpreadStage::Over, [3, 1, 1, 1, 0], 77).await;
         library.check_files(dir.path());
         library
     };
     let ((ended, events), library) = tokio::join!(putting(&leader, spec(dir.path())), script);
     let report = ended.unwrap();
-    assert_eq!((report.digest, report.files, report.bytes), (library.put.digest, 4, library.put.bytes));
+    assert_eq!(
+        (report.digest, report.files, report.bytes),
+        (library.put.digest, 4, library.put.bytes)
+    );
     let spread = &report.spread;
-    assert_eq!((spread.targets, spread.ok, spread.skipped, spread.failed, spread.missing), (3, 1, 1, 1, 0));
+    assert_eq!(
+        (spread.targets, spread.ok, spread.skipped, spread.failed, spread.missing),
+        (3, 1, 1, 1, 0)
+    );
     assert_eq!((spread.received, spread.moved, report.enough), (library.received, 77, false));
     let names: Vec<&str> = report.acks.iter().map(|ack| ack.worker.as_str()).collect();
     assert_eq!(
@@ -145,20 +164,28 @@ async fn after_a_cut_the_same_request_goes_on_with_what_lacks() {
 
         library.peer = taking(&leader).await;
         library.hear_put().await;
-        assert_eq!((library.request, library.put.manifest), (request, first.manifest), "the same put");
+        assert_eq!(
+            (library.request, library.put.manifest),
+            (request, first.manifest),
+            "the same put"
+        );
         library.lack(Lacking::Manifest, 0, &[]).await;
         library.take_manifest().await;
         library.lack_pieces(1024).await;
         let (broken, list, size) = library.opened_pack().await;
-        // The others are opened too; the first chunk of this one comes among nothing else, since only it was granted.
+        // The others are opened too; the first chunk of this one comes among nothing else, since
+        // only it was granted.
         let mut others = Vec::new();
-        while others.iter().map(Vec::len).sum::<usize>() + list.len() < library.manifest.pieces().len() {
+        while others.iter().map(Vec::len).sum::<usize>() + list.len()
+            < library.manifest.pieces().len()
+        {
             others.push(library.opened_pack().await.1);
         }
         assert!(library.take_blob(broken, size, 2).await.is_none());
         drop(library.peer);
 
-        // What came of the pack before the break does not lack any more; the pack comes again under its id.
+        // What came of the pack before the break does not lack any more; the pack comes again under
+        // its id.
         library.peer = taking(&leader).await;
         library.hear_put().await;
         assert_eq!(library.request, request);
@@ -206,7 +233,13 @@ async fn after_a_cut_the_same_request_goes_on_with_what_lacks() {
 }
 
 fn refused(reason: Reason, text: &str) -> Refused {
-    Refused { reason, value: 0, limit: 0, hop: "leader".to_owned().try_into().unwrap(), text: text.into() }
+    Refused {
+        reason,
+        value: 0,
+        limit: 0,
+        hop: "leader".to_owned().try_into().unwrap(),
+        text: text.into(),
+    }
 }
 
 #[tokio::test]
@@ -241,7 +274,10 @@ async fn what_the_leader_refuses_ends_the_put_with_its_words() {
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, spec(dir.path())), script);
     let error = ended.unwrap_err();
-    assert!(error.to_string().contains("a pack of the dataset set-1 (disk-full): the disk is full"), "{error}");
+    assert!(
+        error.to_string().contains("a pack of the dataset set-1 (disk-full): the disk is full"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -254,7 +290,10 @@ async fn a_leader_that_does_not_know_a_pack_is_asked_again() {
         library.take_manifest().await;
         library.lack_pieces(1).await;
         let (id, _, _) = library.opened_pack().await;
-        library.peer.message(id, &Abort { reason: Reason::UNKNOWN, text: "no such put".into() }).await;
+        library
+            .peer
+            .message(id, &Abort { reason: Reason::UNKNOWN, text: "no such put".into() })
+            .await;
         library.hear_put().await;
         library.lack_pieces(1).await;
         library.take_pack().await;
@@ -329,7 +368,11 @@ async fn what_is_waited_for_is_all_some_or_a_share_of_the_targets() {
         let spec = spec(dir.path()).wait(wait);
         let ((ended, _), ()) = tokio::join!(putting(&leader, spec), script);
         let report = ended.unwrap();
-        assert_eq!((report.enough, report.spread.targets), (enough, targets), "{wait} of {targets}");
+        assert_eq!(
+            (report.enough, report.spread.targets),
+            (enough, targets),
+            "{wait} of {targets}"
+        );
         assert_eq!(report.spread.ok, have, "{wait} of {targets}");
     }
 }
@@ -346,7 +389,10 @@ async fn time_that_runs_out_says_how_far_it_was() {
     let ((ended, _), ()) = tokio::join!(putting(&leader, short()), silent);
     let error = ended.unwrap_err();
     assert!(matches!(error, PutError::TimedOut { report: None, .. }), "{error}");
-    assert!(error.to_string().contains("set-1 was not put within 300ms: the leader has not said"), "{error}");
+    assert!(
+        error.to_string().contains("set-1 was not put within 300ms: the leader has not said"),
+        "{error}"
+    );
     // The leader's own deadline: its last word is waited for.
     let late = async {
         let mut library = PackIndex::begin(taking(&leader).await).await;
@@ -419,13 +465,27 @@ async fn chunks_are_compressed_where_it_was_asked_for() {
 #[test]
 fn ca01_cache_ids_that_are_no_names_are_refused() {
     let long = "x".repeat(300);
-    for id in
-        ["", "..", "../x", "/abs", "a/b", "a\\b", "nul\0", "dots.", "space ", ".hidden", "con", long.as_str()]
-    {
+    for id in [
+        "",
+        "..",
+        "../x",
+        "/abs",
+        "a/b",
+        "a\\b",
+        "nul\0",
+        "dots.",
+        "space ",
+        ".hidden",
+        "con",
+        long.as_str(),
+    ] {
         let error = DatasetSpec::new(id, ["."]).unwrap_err().to_string();
         assert!(error.starts_with("invalid cache id: "), "{error}");
     }
-    assert_eq!(DatasetSpec::new("dataset-20251019-v1", ["."]).unwrap().cache_id(), "dataset-20251019-v1");
+    assert_eq!(
+        DatasetSpec::new("dataset-20251019-v1", ["."]).unwrap().cache_id(),
+        "dataset-20251019-v1"
+    );
 }
 
 #[tokio::test]

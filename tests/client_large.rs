@@ -1,5 +1,6 @@
-//! The built `heft` with files that do not fit a frame, against a leader that follows the test's script: what it sends, what it
-//! fetches, what it says meanwhile, and that it leaves nothing behind.
+//! The built `heft` with files that do not fit a frame, against a leader that follows the test's
+//! script: what it sends, what it fetches, what it says meanwhile, and that it leaves nothing
+//! behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -55,7 +56,8 @@ async fn submit_streams_a_large_file_and_says_how_far_it_is() {
         assert!(request.require_worker);
         let (id, open) = opened(&mut peer).await;
         assert_eq!((open.name.as_str(), open.codec), ("in.bin", Codec::None));
-        let full = Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
+        let full =
+            Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
         peer.message(id, &full).await;
         peer.message(id, &grant(8, &[])).await;
         chunks(&mut peer, &content, 5).await;
@@ -126,7 +128,13 @@ async fn submit_of_a_file_that_changes_ends_with_both_sizes_and_code_two() {
 }
 
 /// Plays the end of a job whose archive and standard output are too large for the result.
-async fn large_result(peer: &mut Peer, request: &JobRequest, archive: &[u8], stdout: &[u8], wanted: bool) {
+async fn large_result(
+    peer: &mut Peer,
+    request: &JobRequest,
+    archive: &[u8],
+    stdout: &[u8],
+    wanted: bool,
+) {
     let job = request.job_id;
     let mut result = ok(request, "the first bytes");
     let ids = [Purpose::Archive, Purpose::Stdout].map(|purpose| blob_id(job, 1, purpose, 0));
@@ -135,7 +143,10 @@ async fn large_result(peer: &mut Peer, request: &JobRequest, archive: &[u8], std
     for (purpose, content) in [(Purpose::Archive, archive), (Purpose::Stdout, stdout)] {
         let id = open_part(peer, job, 1, purpose, content).await;
         if purpose == Purpose::Archive && !wanted {
-            assert!(matches!(verdict(peer, id).await, Verdict::Failed { reason: Reason::CANCELLED, .. }));
+            assert!(matches!(
+                verdict(peer, id).await,
+                Verdict::Failed { reason: Reason::CANCELLED, .. }
+            ));
             continue;
         }
         granted(peer, id).await;
@@ -247,7 +258,11 @@ async fn result_get_says_what_is_missing_and_exits_as_the_job_did() {
     };
     let ended = answering(AnswerStatus::Whole, json!({"found": false})).await;
     assert_eq!(ended.code, 1);
-    assert!(ended.err.contains("has no result of job") && ended.err.contains("heft status"), "{}", ended.err);
+    assert!(
+        ended.err.contains("has no result of job") && ended.err.contains("heft status"),
+        "{}",
+        ended.err
+    );
     let ended = answering(AnswerStatus::Error, json!({"error": "job x has not ended"})).await;
     assert_eq!(ended.code, 1);
     assert!(ended.err.contains("has not ended"), "{}", ended.err);
@@ -270,7 +285,11 @@ async fn result_get_says_what_is_missing_and_exits_as_the_job_did() {
     };
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1);
-    assert!(ended.err.contains("did not come") && ended.err.contains("no longer kept"), "{}", ended.err);
+    assert!(
+        ended.err.contains("did not come") && ended.err.contains("no longer kept"),
+        "{}",
+        ended.err
+    );
     let ended = end(heft(&["result", "get", "127.0.0.1:1", JOB, "--connect-wait", "100ms"])).await;
     assert_eq!(ended.code, 3, "{}", ended.err);
 }

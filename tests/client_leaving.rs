@@ -1,4 +1,5 @@
-//! `heft submit --timeout` with real processes: what it says of the job that it leaves is true, and stays true.
+//! `heft submit --timeout` with real processes: what it says of the job that it leaves is true, and
+//! stays true.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -44,7 +45,8 @@ fn a_job_whose_upload_was_cut_short_by_the_timeout_is_withdrawn_and_said_to_be()
     let mut other = Proc::start("another job", &mut command);
     other.event("submitted");
     for form in ["table", "json"] {
-        let args = ["submit", &leader.addr(), "sum", "--file", file, "--timeout", "1s", "--output", form];
+        let args =
+            ["submit", &leader.addr(), "sum", "--file", file, "--timeout", "1s", "--output", form];
         let (code, out, err) = heft(&args);
         assert_eq!(code, Some(4), "{out}{err}");
         let text = if form == "json" {
@@ -54,7 +56,10 @@ fn a_job_whose_upload_was_cut_short_by_the_timeout_is_withdrawn_and_said_to_be()
         } else {
             err
         };
-        assert!(text.contains("it does not go on: 0 B of 6 MiB of its files had been sent"), "{text}");
+        assert!(
+            text.contains("it does not go on: 0 B of 6 MiB of its files had been sent"),
+            "{text}"
+        );
         assert!(
             text.contains("it was withdrawn; submit it again") && !text.contains("it goes on:"),
             "{text}"
@@ -75,7 +80,8 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
     let files = TempDir::new();
     let file = files.join("in.bin");
     fs::write(&file, noise(6 * MIB, 2)).unwrap();
-    // The upload takes a moment on a machine that is busy; there is no worker yet, so the job does not end before.
+    // The upload takes a moment on a machine that is busy; there is no worker yet, so the job does
+    // not end before.
     let args = [
         "submit",
         &leader.addr(),
@@ -92,7 +98,10 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
     let shown: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(shown["left"], "taken", "{shown}");
     let text = shown["error"].as_str().unwrap();
-    assert!(text.contains("it goes on: `heft result get") && text.contains("heft cancel"), "{text}");
+    assert!(
+        text.contains("it goes on: `heft result get") && text.contains("heft cancel"),
+        "{text}"
+    );
     let job = shown["job_id"].as_str().unwrap().to_owned();
     let _worker = Worker::start(leader.port, &[("sum", "sha256sum < in.bin")], &[]);
     let end = std::time::Instant::now() + procs::PATIENCE;
@@ -106,17 +115,33 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
 }
 
 #[test]
-fn the_timeout_also_ends_the_wait_for_a_leader_that_is_not_there_and_for_one_that_does_not_answer() {
+fn the_timeout_also_ends_the_wait_for_a_leader_that_is_not_there_and_for_one_that_does_not_answer()
+{
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for (leader, more) in [(absent, &[][..]), (silent.local_addr().unwrap(), &["--cache", "a-set"][..])] {
+    for (leader, more) in
+        [(absent, &[][..]), (silent.local_addr().unwrap(), &["--cache", "a-set"][..])]
+    {
         let leader = leader.to_string();
-        let args =
-            ["submit", &leader, "x", "--connect-wait", "20s", "--timeout", "500ms", "--output", "json"];
+        let args = [
+            "submit",
+            &leader,
+            "x",
+            "--connect-wait",
+            "20s",
+            "--timeout",
+            "500ms",
+            "--output",
+            "json",
+        ];
         let (code, out, err) = heft(&[&args, more].concat());
         assert_eq!(code, Some(4), "{out}{err}");
         let shown: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!((&shown["status"], &shown["left"]), (&"ERROR".into(), &"unsent".into()), "{shown}");
+        assert_eq!(
+            (&shown["status"], &shown["left"]),
+            (&"ERROR".into(), &"unsent".into()),
+            "{shown}"
+        );
         assert!(shown["error"].as_str().unwrap().contains("within 500ms (--timeout)"), "{shown}");
     }
 }
@@ -130,10 +155,14 @@ fn a_pipe_to_which_nobody_writes_is_read_no_longer_than_the_timeout() {
     let pipe = pipe.to_str().unwrap();
     for more in [&[][..], &["--raw"]] {
         // Nothing of it needs a leader.
-        let line = [&["submit", "127.0.0.1:1", "sums", "--timeout", "300ms", "--file", pipe], more].concat();
+        let line = [&["submit", "127.0.0.1:1", "sums", "--timeout", "300ms", "--file", pipe], more]
+            .concat();
         let (code, _, err) = heft(&line);
         assert_eq!(code, Some(4), "{err}");
-        assert!(err.contains("nothing was sent") && err.contains(pipe) && err.contains("--timeout"), "{err}");
+        assert!(
+            err.contains("nothing was sent") && err.contains(pipe) && err.contains("--timeout"),
+            "{err}"
+        );
     }
 }
 

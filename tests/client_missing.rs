@@ -1,5 +1,5 @@
-//! Results of which the leader has lost bytes, with real processes: what is here is printed, what is missing is said with the
-//! reason, and the exit code is 1.
+//! Results of which the leader has lost bytes, with real processes: what is here is printed, what
+//! is missing is said with the reason, and the exit code is 1.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -24,8 +24,7 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 
 /// Prints 8 MiB of text that begins so, and leaves a file of as many random bytes.
-const LONG: &str =
-    "(echo 123456789abcdef; base64 /dev/urandom) | head -c 8388608; head -c 8388608 /dev/urandom > made.bin";
+const LONG: &str = "(echo 123456789abcdef; base64 /dev/urandom) | head -c 8388608; head -c 8388608 /dev/urandom > made.bin";
 
 /// A leader with one result, whose parts are large.
 struct Scene {
@@ -57,7 +56,8 @@ impl Scene {
         let listed: Value = serde_json::from_str(&out).unwrap();
         let blobs = listed.as_array().or_else(|| listed["blobs"].as_array()).unwrap();
         let blob = blobs.iter().find(|blob| blob["purpose"] == purpose).unwrap();
-        let id: String = blob["blob"].as_str().unwrap().chars().filter(|digit| *digit != '-').collect();
+        let id: String =
+            blob["blob"].as_str().unwrap().chars().filter(|digit| *digit != '-').collect();
         self.data.join("blobs").join(id)
     }
 
@@ -85,7 +85,8 @@ fn a_damaged_chunk_of_an_output_is_named_and_the_exit_code_is_1() {
     let scene = Scene::new();
     let path = scene.blob("stdout");
     flip(&path, 5 * MIB as u64 + 77);
-    // What is damaged is said as often as it is asked for: the leader does not throw away the rest of it.
+    // What is damaged is said as often as it is asked for: the leader does not throw away the rest
+    // of it.
     for _ in 0..2 {
         let (code, out, err) = scene.get(&[]);
         assert_eq!(code, Some(1), "{err}");
@@ -96,7 +97,11 @@ fn a_damaged_chunk_of_an_output_is_named_and_the_exit_code_is_1() {
         );
         let name = path.file_name().unwrap().to_str().unwrap();
         says(&err, &["stdout", "of 8388608 bytes", name, "damaged at offset 5242880"]);
-        assert!(err.contains(&format!("only {} of 8388608", out.len())), "{} were printed: {err}", out.len());
+        assert!(
+            err.contains(&format!("only {} of 8388608", out.len())),
+            "{} were printed: {err}",
+            out.len()
+        );
     }
     let out = TempDir::new();
     let (code, shown, err) = scene.get(&["--out", out.text(), "--output", "json"]);
@@ -104,7 +109,11 @@ fn a_damaged_chunk_of_an_output_is_named_and_the_exit_code_is_1() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["status"], "OK", "the job itself ended well");
     let missing = &shown["missing"][0];
-    assert_eq!((&missing["part"], &missing["bytes"]), (&"stdout".into(), &(8 * MIB).into()), "{shown}");
+    assert_eq!(
+        (&missing["part"], &missing["bytes"]),
+        (&"stdout".into(), &(8 * MIB).into()),
+        "{shown}"
+    );
     assert!(missing["why"].as_str().unwrap().contains("damaged at offset 5242880"), "{shown}");
     assert_eq!(shown["unpacked"][0], "made.bin", "the archive is whole: {shown}");
     flip(&path, 5 * MIB as u64 + 77);
@@ -182,7 +191,10 @@ fn a_result_that_cannot_be_read_from_the_log_is_lost_and_no_job_that_failed() {
     for _ in 0..2 {
         let (code, out, err) = heft(&["result", "get", &leader.addr(), job]);
         assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-        says(&err, &["result", "nothing of", "consensus/log-0000000000000001", "is damaged at offset"]);
+        says(
+            &err,
+            &["result", "nothing of", "consensus/log-0000000000000001", "is damaged at offset"],
+        );
         says(&err, &["ended OK", "cannot be read any more"]);
         assert!(!err.contains("FAILED"), "{err}");
     }

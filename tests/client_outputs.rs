@@ -1,5 +1,5 @@
-//! Commands whose output cannot be written: what they say, and how they exit. A reader that takes a part of an answer for the whole
-//! is what this is about.
+//! Commands whose output cannot be written: what they say, and how they exit. A reader that takes a
+//! part of an answer for the whole is what this is about.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -85,7 +85,10 @@ fn an_output_that_takes_nothing_is_said_and_is_exit_code_1() {
     ] {
         let (code, err) = heft_to(full(), &args);
         assert_eq!(code, Some(1), "{args:?}: {err}");
-        assert!(err.contains("cannot write the output: No space left on device"), "{args:?}: {err}");
+        assert!(
+            err.contains("cannot write the output: No space left on device"),
+            "{args:?}: {err}"
+        );
     }
 }
 
@@ -123,8 +126,9 @@ fn a_leader_whose_first_line_nobody_reads_leads() {
             line.clear();
             assert_ne!(std::io::BufRead::read_line(&mut log, &mut line).unwrap(), 0, "it ended");
         }
-        let addr =
-            line.split_whitespace().find(|word| word.starts_with("0.0.0.0:") || word.starts_with("127."));
+        let addr = line
+            .split_whitespace()
+            .find(|word| word.starts_with("0.0.0.0:") || word.starts_with("127."));
         let addr = addr.unwrap().replace("0.0.0.0", "127.0.0.1");
         let (code, _, err) = heft(&["status", &addr]);
         leader.kill().unwrap();

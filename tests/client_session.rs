@@ -1,5 +1,5 @@
-//! The client against a leader that follows the test's script: announced and classic mode, refusals, reconnects,
-//! redirects, questions (SPEC 1M, C07, C23).
+//! The client against a leader that follows the test's script: announced and classic mode,
+//! refusals, reconnects, redirects, questions (SPEC 1M, C07, C23).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -7,12 +7,14 @@
 mod leader;
 
 use chunking::message::{
-    AnswerStatus, Body, Cancel, Features, LimitId, Progress, Reason, Received, Refused, Stage, Standing,
+    AnswerStatus, Body, Cancel, Features, LimitId, Progress, Reason, Received, Refused, Stage,
+    Standing,
 };
 use chunking::{Generation, Head, Kind};
 use heft::answers::ask::{self, Which};
 use heft::client::{
-    Client, ClientError, JobError, JobEvent, JobHandle, LinkState, Mode, MultiClient, Options, Policy,
+    Client, ClientError, JobError, JobEvent, JobHandle, LinkState, Mode, MultiClient, Options,
+    Policy,
 };
 use heft::core::retry::Backoff;
 use heft::model::{JobRequest, JobResult, JobStatus};
@@ -49,7 +51,8 @@ async fn event(job: &mut JobHandle) -> JobEvent {
 async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_result() {
     let leader = FakeLeader::start().await;
     let options = Options { desired: 7, ..options() };
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     assert_eq!(peer.hello.subject, "clientA");
     let config = peer.hello.config();
@@ -70,7 +73,9 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
         "pieces",
     ];
     assert_eq!(heft.features[4..], rest);
-    let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else { panic!() };
+    let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else {
+        panic!()
+    };
     assert_eq!(software, "fake 1");
 
     let mut job = client.submit(calc()).await.unwrap();
@@ -79,20 +84,38 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
     assert_eq!((submit.subject.as_str(), submit.msg_id), ("job.submit.calcA", job.id()));
     assert_eq!(request.client_id, "clientA");
     peer.submitted(job.id(), Standing::Queued, 3).await;
-    let progress =
-        Progress { run: 1, attempt: 1, stage: Stage::Running, done: 1, total: 2, text: "half".into() };
+    let progress = Progress {
+        run: 1,
+        attempt: 1,
+        stage: Stage::Running,
+        done: 1,
+        total: 2,
+        text: "half".into(),
+    };
     peer.message(job.id(), &progress).await;
     peer.result(&ok(&request, "42\n")).await;
 
     let sent = JobEvent::Sent { leader: leader.address.clone(), again: false };
     assert_eq!(event(&mut job).await, sent);
-    assert_eq!(event(&mut job).await, JobEvent::Submitted { standing: Standing::Queued, run: 1, ahead: 3 });
-    let half =
-        JobEvent::Progress { attempt: 1, stage: Stage::Running, done: 1, total: 2, text: "half".to_owned() };
+    assert_eq!(
+        event(&mut job).await,
+        JobEvent::Submitted { standing: Standing::Queued, run: 1, ahead: 3 }
+    );
+    let half = JobEvent::Progress {
+        attempt: 1,
+        stage: Stage::Running,
+        done: 1,
+        total: 2,
+        text: "half".to_owned(),
+    };
     assert_eq!(event(&mut job).await, half);
     assert_eq!(job.event().await, None);
     assert_eq!(end(&mut job).await.unwrap().stdout, "42\n");
-    assert_eq!(end(&mut job).await, Err(JobError::Closed { job: job.id() }), "it is given out once");
+    assert_eq!(
+        end(&mut job).await,
+        Err(JobError::Closed { job: job.id() }),
+        "it is given out once"
+    );
     client.close().await;
     assert!(peer.poll().await.is_none());
 }
@@ -130,15 +153,22 @@ async fn a_leader_that_takes_receipts_hears_of_every_result_the_program_has_and_
 async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
     let leader = FakeLeader::start().await;
     let options = classic();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
-    assert_eq!(client.state(), LinkState::Up { leader: leader.address.clone(), mode: Mode::Classic });
+    assert_eq!(
+        client.state(),
+        LinkState::Up { leader: leader.address.clone(), mode: Mode::Classic }
+    );
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
     peer.result(&ok(&request, "stock")).await;
     assert_eq!(end(&mut job).await.unwrap().stdout, "stock");
     let refused = client.ask(&ask::Status {}).await.unwrap_err();
-    assert_eq!(refused, ClientError::NotSupported { leader: leader.address.clone(), feature: "ask" });
+    assert_eq!(
+        refused,
+        ClientError::NotSupported { leader: leader.address.clone(), feature: "ask" }
+    );
     assert!(!refused.is_retryable());
 
     // It was only slow: from its Welcome on it is a heft leader.
@@ -151,20 +181,27 @@ async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
         let ask = peer.next().await;
         peer.answer(&ask, AnswerStatus::Whole, &json!({"jobs": {}})).await;
     };
-    assert_eq!(tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json, json!({"jobs": {}}));
+    assert_eq!(
+        tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json,
+        json!({"jobs": {}})
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_carries_reason_value_limit_and_hop() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     peer.next().await;
     peer.refused(job.id(), refusal(Reason::TOO_LARGE)).await;
     let Err(JobError::Refused { job: id, refusal }) = end(&mut job).await else { panic!() };
-    assert_eq!((id, refusal.reason, refusal.value, refusal.limit), (job.id(), Reason::TOO_LARGE, 9, 4));
+    assert_eq!(
+        (id, refusal.reason, refusal.value, refusal.limit),
+        (job.id(), Reason::TOO_LARGE, 9, 4)
+    );
     assert_eq!(refusal.to_string(), "too-large at worker w-3, 9 where 4 is the limit: too much");
 }
 
@@ -172,7 +209,8 @@ async fn a_refusal_carries_reason_value_limit_and_hop() {
 async fn a_job_rides_out_a_leader_that_goes_away_and_keeps_its_id() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut done = client.submit(calc()).await.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
@@ -195,14 +233,19 @@ async fn a_job_rides_out_a_leader_that_goes_away_and_keeps_its_id() {
     assert!(matches!(&news[0], JobEvent::Sent { again: false, .. }), "{news:?}");
     assert!(matches!(&news[1], JobEvent::Reconnecting { .. }), "{news:?}");
     assert!(matches!(&news[2], JobEvent::Sent { again: true, .. }), "{news:?}");
-    assert!(matches!(&news[3], JobEvent::Submitted { standing: Standing::Running, .. }), "{news:?}");
+    assert!(
+        matches!(&news[3], JobEvent::Submitted { standing: Standing::Running, .. }),
+        "{news:?}"
+    );
 }
 
 #[tokio::test]
-async fn dd04_a_classic_leader_gets_the_same_id_again_and_the_job_is_told_that_its_result_may_be_lost() {
+async fn dd04_a_classic_leader_gets_the_same_id_again_and_the_job_is_told_that_its_result_may_be_lost()
+ {
     let leader = FakeLeader::start().await;
     let options = classic();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     peer.next().await;
@@ -220,7 +263,8 @@ async fn dd04_a_classic_leader_gets_the_same_id_again_and_the_job_is_told_that_i
 async fn who_cancels_a_job_at_a_classic_leader_hears_that_it_goes_on() {
     let leader = FakeLeader::start().await;
     let options = classic();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
@@ -235,7 +279,8 @@ async fn who_cancels_a_job_at_a_classic_leader_hears_that_it_goes_on() {
 async fn c07_the_first_result_wins_and_late_or_strange_ones_are_dropped() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
@@ -256,7 +301,8 @@ async fn c07_the_first_result_wins_and_late_or_strange_ones_are_dropped() {
 async fn m19_a_raw_job_travels_and_returns_as_it_is() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut job = client.submit_raw("groupA", &b"\x00\xffraw"[..]).await.unwrap();
     let submit = peer.next().await;
@@ -311,7 +357,8 @@ async fn rd02_a_follower_without_a_leader_and_a_ring_of_redirects_end_in_the_bac
 async fn a_leader_that_is_stopping_does_not_get_the_job_and_the_next_one_does() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     peer.next().await;
@@ -328,14 +375,16 @@ async fn a_leader_that_is_stopping_does_not_get_the_job_and_the_next_one_does() 
 async fn an_answer_in_several_parts_is_gathered_and_an_error_is_an_error() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let script = async {
         let ask = peer.next().await;
         assert_eq!((ask.subject.as_str(), ask.question()), ("dlq.ls", json!({"limit": 3})));
         let first = json!({"jobs": [{"job_id": "a", "attempts": 6}, {"job_id": "b"}]});
         peer.answer(&ask, AnswerStatus::MoreFollows, &first).await;
-        peer.answer(&ask, AnswerStatus::Whole, &json!({"jobs": [{"job_id": "c"}], "more": true})).await;
+        peer.answer(&ask, AnswerStatus::Whole, &json!({"jobs": [{"job_id": "c"}], "more": true}))
+            .await;
         let ask = peer.next().await;
         peer.answer(&ask, AnswerStatus::Error, &json!({"error": "no job c"})).await;
         let ask = peer.next().await;
@@ -345,7 +394,8 @@ async fn an_answer_in_several_parts_is_gathered_and_an_error_is_an_error() {
         let page = client.ask(&ask::DlqLs { limit: Some(3), after: None }).await.unwrap().answer;
         let ids: Vec<&str> = page.jobs.iter().map(|job| job.job_id.as_str()).collect();
         assert_eq!((ids, page.jobs[0].attempts, page.more), (vec!["a", "b", "c"], 6, true));
-        let refused = client.ask(&ask::DlqRequeue { which: Which::One(Uuid::nil()) }).await.unwrap_err();
+        let refused =
+            client.ask(&ask::DlqRequeue { which: Which::One(Uuid::nil()) }).await.unwrap_err();
         assert_eq!(refused, ClientError::Answered("no job c".to_owned()));
         assert!(matches!(client.ask(&ask::Status {}).await, Err(ClientError::BadAnswer { .. })));
     };
@@ -356,7 +406,8 @@ async fn an_answer_in_several_parts_is_gathered_and_an_error_is_an_error() {
 async fn a_question_whose_connection_ends_fails_and_may_be_asked_again() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let script = async {
         peer.next().await;
@@ -369,7 +420,10 @@ async fn a_question_whose_connection_ends_fails_and_may_be_asked_again() {
     let questions = async {
         let purge = ask::DlqPurge { which: Which::All };
         let lost = client.ask(&purge).await.unwrap_err();
-        assert!(matches!(&lost, ClientError::Disconnected { .. }) && lost.is_retryable(), "{lost:?}");
+        assert!(
+            matches!(&lost, ClientError::Disconnected { .. }) && lost.is_retryable(),
+            "{lost:?}"
+        );
         assert_eq!(client.ask(&purge).await.unwrap().answer.purged, 2);
     };
     timeout(PATIENCE, async { tokio::join!(script, questions) }).await.unwrap();
@@ -379,7 +433,8 @@ async fn a_question_whose_connection_ends_fails_and_may_be_asked_again() {
 async fn cancelling_is_told_to_the_leader_and_again_after_a_reconnect() {
     let leader = FakeLeader::start().await;
     let options = options();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.welcome());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     peer.next().await;
@@ -421,7 +476,10 @@ async fn what_cannot_be_sent_is_refused_before_it_is_taken() {
     assert_eq!(client.submit(twice).await.unwrap_err(), ClientError::JobIdInUse(kept.id()));
     assert!(matches!(Client::start("nowhere", &options()), Err(ClientError::BadAddress(_))));
     let long_id = Options::new("c".repeat(4_097));
-    assert!(matches!(Client::start("127.0.0.1:1", &long_id), Err(ClientError::ClientIdTooLong { .. })));
+    assert!(matches!(
+        Client::start("127.0.0.1:1", &long_id),
+        Err(ClientError::ClientIdTooLong { .. })
+    ));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! A client of a heft leader that takes its time to answer the hello, from a tenth of a second to a minute: it is never taken
-//! for a classic one once it has answered, and its late answer always counts. Times are a hundredth of the real ones.
+//! A client of a heft leader that takes its time to answer the hello, from a tenth of a second to a
+//! minute: it is never taken for a classic one once it has answered, and its late answer always
+//! counts. Times are a hundredth of the real ones.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -53,7 +54,8 @@ async fn over_delays<F: Future<Output = ()> + Send + 'static>(scene: impl Fn(Dur
     }
 }
 
-/// A Welcome that comes after this time, on a connection of a client that must not say anything before it.
+/// A Welcome that comes after this time, on a connection of a client that must not say anything
+/// before it.
 async fn late_welcome(peer: &mut Peer, delay: Duration) {
     let early = timeout(delay, peer.poll()).await;
     assert!(early.is_err(), "before the Welcome came {early:?}");
@@ -62,7 +64,8 @@ async fn late_welcome(peer: &mut Peer, delay: Duration) {
 
 async fn connected(options: &Options) -> (FakeLeader, Client, Peer) {
     let leader = FakeLeader::start().await;
-    let (client, peer) = tokio::join!(Client::connect(&leader.address, options), transferring(&leader));
+    let (client, peer) =
+        tokio::join!(Client::connect(&leader.address, options), transferring(&leader));
     (leader, client.unwrap(), peer)
 }
 
@@ -95,7 +98,10 @@ async fn a_small_job_goes_once_to_a_leader_whose_first_answer_is_late_and_that_a
         while !matches!(client.state(), LinkState::Up { mode: Mode::Announced { .. }, .. }) {
             sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json, json!({"jobs": {}}));
+        assert_eq!(
+            tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json,
+            json!({"jobs": {}})
+        );
         peer.result(&ok(&request, "42")).await;
         assert_eq!(end(&mut job).await.unwrap().stdout, "42");
         client.close().await;
@@ -152,7 +158,8 @@ async fn a_large_job_is_given_up_when_connect_wait_is_over_without_an_answer_and
     let JobError::NoWelcome { leader: silent, waited, .. } = &error else { panic!("{error}") };
     assert_eq!(*silent, leader.address, "nobody has refused it");
     assert!(waited.0 >= Duration::from_secs(2), "{error}");
-    for part in ["has not answered the hello", "the line may be dead", "classic", "--connect-wait"] {
+    for part in ["has not answered the hello", "the line may be dead", "classic", "--connect-wait"]
+    {
         assert!(error.to_string().contains(part), "{error}");
     }
     client.close().await;
@@ -164,7 +171,8 @@ async fn an_upload_that_was_cut_goes_on_with_a_leader_that_answers_late() {
     over_delays(|delay| async move {
         let content = noise(6 * MIB);
         let (leader, client, mut peer) = connected(&impatient()).await;
-        let mut job = client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
+        let mut job =
+            client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
         peer.next().await.request();
         let (id, open) = opened(&mut peer).await;
         peer.message(id, &grant(3, &[])).await;
@@ -212,7 +220,10 @@ async fn a_job_whose_result_is_waited_for_is_asked_for_again_when_the_leader_ans
                 waited += 1;
             }
         }
-        assert!(waited == 1 || delay < 20 * WELCOME_WAIT, "it is said that, and for whom, it waits");
+        assert!(
+            waited == 1 || delay < 20 * WELCOME_WAIT,
+            "it is said that, and for whom, it waits"
+        );
         client.close().await;
     })
     .await;
@@ -222,7 +233,8 @@ async fn a_job_whose_result_is_waited_for_is_asked_for_again_when_the_leader_ans
 async fn a_late_first_welcome_is_remembered_for_the_next_connection() {
     let leader = FakeLeader::start().await;
     let options = impatient();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     assert!(matches!(client.state(), LinkState::Up { mode: Mode::Classic, .. }));
     let mut job = client.submit(calc()).await.unwrap();
@@ -257,12 +269,18 @@ async fn a_heft_leader_that_never_answers_is_tried_on_another_connection() {
     peer.result(&ok(&request, "")).await;
     end(&mut job).await.unwrap();
     client.close().await;
-    assert!(Options::new("").welcome_wait_max > Duration::from_secs(60), "a pause of a minute is sat out");
+    assert!(
+        Options::new("").welcome_wait_max > Duration::from_secs(60),
+        "a pause of a minute is sat out"
+    );
 }
 
 /// Two seconds and more, shortened.
-const PROBES: Backoff =
-    Backoff { first: Duration::from_millis(50), max: Duration::from_millis(100), jitter_percent: 20 };
+const PROBES: Backoff = Backoff {
+    first: Duration::from_millis(50),
+    max: Duration::from_millis(100),
+    jitter_percent: 20,
+};
 
 fn probing() -> Options {
     Options { probe_backoff: PROBES, ..impatient() }
@@ -275,7 +293,7 @@ async fn probe(leader: &FakeLeader) -> Peer {
     peer
 }
 
-/// The next connection that is no probe; those are left unanswered until it comes.
+/// The next connection that is not a probe; those are left unanswered until it comes.
 async fn past_probes(leader: &FakeLeader) -> Peer {
     let mut probes = Vec::new();
     loop {
@@ -301,7 +319,8 @@ async fn waits(job: &mut JobHandle) -> Vec<String> {
 async fn a_job_on_a_line_that_was_dead_from_the_hello_on_moves_to_another_connection() {
     let leader = FakeLeader::start().await;
     let options = probing();
-    let (client, mut dead) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut dead) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     assert_eq!(dead.next().await.request().job_id, job.id());
@@ -362,14 +381,18 @@ async fn a_question_on_a_line_that_was_dead_from_the_hello_on_is_asked_on_anothe
 async fn a_classic_leader_gets_a_job_once_however_often_it_is_probed() {
     let leader = FakeLeader::start().await;
     let options = probing();
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
     for _ in 0..3 {
         // As a leader that takes the hello of any client, and says nothing.
         let mut probe = probe(&leader).await;
-        assert!(timeout(Duration::from_millis(20), probe.poll()).await.is_err(), "it says nothing, either");
+        assert!(
+            timeout(Duration::from_millis(20), probe.poll()).await.is_err(),
+            "it says nothing, either"
+        );
     }
     let again = timeout(Duration::from_millis(20), peer.poll()).await;
     assert!(again.is_err(), "{again:?}");
@@ -379,7 +402,10 @@ async fn a_classic_leader_gets_a_job_once_however_often_it_is_probed() {
     // It has spoken: there is nothing to find out any more.
     let mut next = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
-    assert!(timeout(Duration::from_millis(500), probe(&leader)).await.is_err(), "it is known to be there");
+    assert!(
+        timeout(Duration::from_millis(500), probe(&leader)).await.is_err(),
+        "it is known to be there"
+    );
     peer.result(&ok(&request, "")).await;
     end(&mut next).await.unwrap();
     client.close().await;
@@ -390,7 +416,8 @@ async fn a_slow_leader_that_answers_probe_and_hello_keeps_its_connection() {
     over_delays(|delay| async move {
         let leader = FakeLeader::start().await;
         let options = probing();
-        let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+        let (client, mut peer) =
+            tokio::join!(Client::connect(&leader.address, &options), leader.accept());
         let client = client.unwrap();
         let mut job = client.submit(calc()).await.unwrap();
         let request = peer.next().await.request();

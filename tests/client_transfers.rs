@@ -1,5 +1,5 @@
-//! The client's transfers against a leader that follows the test's script: large inputs, large parts of results, breaks,
-//! sources that change, and nothing left behind.
+//! The client's transfers against a leader that follows the test's script: large inputs, large
+//! parts of results, breaks, sources that change, and nothing left behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -14,11 +14,13 @@ mod transfers;
 
 use bytes::Bytes;
 use chunking::message::{
-    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, LimitId, OpenFlags, Purpose, Reason, Standing,
-    Verdict,
+    Abort, AnswerStatus, Body, Cancel, Done, Features, Grant, LimitId, OpenFlags, Purpose, Reason,
+    Standing, Verdict,
 };
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
-use heft::client::{Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options};
+use heft::client::{
+    Client, Downloads, JobError, JobEvent, JobHandle, JobSpec, MultiClient, Options,
+};
 use heft::model::blob_id;
 use heft::model::{JobRequest, JobResult, JsonModel};
 use heft::transfer::{Compression, MemorySink};
@@ -32,7 +34,8 @@ use transfers::*;
 use uuid::Uuid;
 
 async fn connect(leader: &FakeLeader, options: &Options) -> (Client, Peer) {
-    let (client, peer) = tokio::join!(Client::connect(&leader.address, options), transferring(leader));
+    let (client, peer) =
+        tokio::join!(Client::connect(&leader.address, options), transferring(leader));
     (client.unwrap(), peer)
 }
 
@@ -55,7 +58,8 @@ async fn a_large_input_goes_as_a_blob_within_its_windows_and_is_kept_until_the_r
     let leader = FakeLeader::start().await;
     let (client, mut peer) = connect(&leader, &options()).await;
     let content = Bytes::from(noise(5 * MIB + 7));
-    let spec = JobSpec::from(calc()).bytes("model.bin", content.clone()).bytes("small.cfg", &b"x=1"[..]);
+    let spec =
+        JobSpec::from(calc()).bytes("model.bin", content.clone()).bytes("small.cfg", &b"x=1"[..]);
     let mut job = client.submit(spec).await.unwrap();
     let request = peer.next().await.request();
     let blob = request.files[0].blob.clone().unwrap();
@@ -63,15 +67,20 @@ async fn a_large_input_goes_as_a_blob_within_its_windows_and_is_kept_until_the_r
     assert_eq!(blob.id, blob_id(job.id(), 0, Purpose::Input, 0));
     assert_eq!(request.files[1].content.as_deref(), Some(&b"x=1"[..]), "small ones go inside");
     let (id, open) = opened(&mut peer).await;
-    assert_eq!((id, open.owner, open.name.as_str(), open.size), (blob.id, job.id(), "model.bin", blob.size));
+    assert_eq!(
+        (id, open.owner, open.name.as_str(), open.size),
+        (blob.id, job.id(), "model.bin", blob.size)
+    );
     assert!(open.flags.has(OpenFlags::KEEPS_SOURCE));
 
     peer.message(id, &grant(2, &[])).await;
     assert_eq!(chunks(&mut peer, &content, 2).await, [0, 1]);
-    let full = Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
+    let full =
+        Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
     peer.message(id, &full).await;
     let waiting = event(&mut job, |event| matches!(event, JobEvent::Waiting { .. })).await;
-    let said = JobEvent::Waiting { reason: Reason::SPOOL_FULL, text: "the spool is full".to_owned() };
+    let said =
+        JobEvent::Waiting { reason: Reason::SPOOL_FULL, text: "the spool is full".to_owned() };
     assert_eq!(waiting, said);
     peer.message(id, &grant(8, &[])).await;
     assert_eq!(chunks(&mut peer, &content, 4).await, [2, 3, 4, 5]);
@@ -116,7 +125,8 @@ async fn after_a_cut_the_job_and_its_transfers_are_opened_again_and_only_the_res
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.bin");
     std::fs::write(&path, &content).unwrap();
-    let mut job = client.submit(JobSpec::from(calc()).file("model.bin", &path).unwrap()).await.unwrap();
+    let mut job =
+        client.submit(JobSpec::from(calc()).file("model.bin", &path).unwrap()).await.unwrap();
     let first = peer.next().await;
     let (id, open) = opened(&mut peer).await;
     peer.message(id, &grant(3, &[])).await;
@@ -166,7 +176,8 @@ async fn a_source_that_shrinks_or_grows_ends_its_job_here_and_at_the_leader() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.bin");
         std::fs::write(&path, &content).unwrap();
-        let mut job = client.submit(JobSpec::from(calc()).file("model.bin", &path).unwrap()).await.unwrap();
+        let mut job =
+            client.submit(JobSpec::from(calc()).file("model.bin", &path).unwrap()).await.unwrap();
         peer.next().await.request();
         let (id, _) = opened(&mut peer).await;
         peer.message(id, &grant(1, &[])).await;
@@ -188,7 +199,7 @@ async fn a_source_that_shrinks_or_grows_ends_its_job_here_and_at_the_leader() {
     }
 }
 
-/// The next frame that is no chunk: one may still have been on its way.
+/// The next frame that is not a chunk: one may still have been on its way.
 async fn next_of(peer: &mut Peer) -> Seen {
     loop {
         let seen = peer.next().await;
@@ -226,7 +237,8 @@ async fn a_refused_input_ends_its_job_with_the_reason() {
     let mut job = client.submit(JobSpec::from(calc()).bytes("m", noise(4 * MIB))).await.unwrap();
     peer.next().await.request();
     let (id, _) = opened(&mut peer).await;
-    peer.message(id, &Verdict::Failed { reason: Reason::TOO_LARGE, text: "over the spool".into() }).await;
+    peer.message(id, &Verdict::Failed { reason: Reason::TOO_LARGE, text: "over the spool".into() })
+        .await;
     let error = end(&mut job).await.unwrap_err();
     assert!(matches!(&error, JobError::InputLost { reason: Reason::TOO_LARGE, .. }), "{error}");
     assert!(error.to_string().contains("over the spool"), "{error}");
@@ -238,14 +250,19 @@ async fn a_classic_leader_gets_no_large_job_and_a_slow_one_gets_it_with_its_welc
     let leader = FakeLeader::start().await;
     let (welcome_wait, connect_wait) = (Duration::from_millis(10), Some(Duration::from_secs(2)));
     let options = Options { welcome_wait, connect_wait, ..options() };
-    let (client, mut peer) = tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
     let content = noise(4 * MIB);
-    let mut refused = client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
+    let mut refused =
+        client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
     let error = end(&mut refused).await.unwrap_err();
     let JobError::NoWelcome { leader: silent, refusal, .. } = error else { panic!("{error}") };
     let in_base64 = (4 * MIB as u64).div_ceil(3) * 4;
-    assert_eq!((silent, refusal.value, refusal.limit), (leader.address.clone(), in_base64, 4_194_304));
+    assert_eq!(
+        (silent, refusal.value, refusal.limit),
+        (leader.address.clone(), in_base64, 4_194_304)
+    );
 
     let mut job = client.submit(JobSpec::from(calc()).bytes("m", content.clone())).await.unwrap();
     peer.welcome_with(FEATURES.with(Features::TRANSFERS)).await;
@@ -262,8 +279,11 @@ async fn a_moved_job_sends_its_files_anew_to_the_other_leader() {
     let (first, second) = (FakeLeader::start().await, FakeLeader::start().await);
     let options = Options { grace: Duration::from_millis(50), ..options() };
     let leaders = [first.address.clone(), second.address.clone()];
-    let (client, mut one, mut two) =
-        tokio::join!(MultiClient::connect(&leaders, &options), transferring(&first), transferring(&second));
+    let (client, mut one, mut two) = tokio::join!(
+        MultiClient::connect(&leaders, &options),
+        transferring(&first),
+        transferring(&second)
+    );
     let client = client.unwrap();
     while !client.states().iter().all(|state| state.is_up()) {
         tokio::task::yield_now().await;
@@ -346,7 +366,8 @@ fn files_in(dir: &Path) -> usize {
 async fn wanted_parts_are_checked_written_and_given_out_with_the_result() {
     let dir = tempfile::tempdir().unwrap();
     let leader = FakeLeader::start().await;
-    let options = Options { downloads: Downloads::Directory(dir.path().join("parts")), ..options() };
+    let options =
+        Options { downloads: Downloads::Directory(dir.path().join("parts")), ..options() };
     let (client, mut peer) = connect(&leader, &options).await;
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
@@ -363,7 +384,8 @@ async fn wanted_parts_are_checked_written_and_given_out_with_the_result() {
     open_part(&mut peer, job.id(), 1, Purpose::Stdout, &stdout).await;
     granted(&mut peer, second).await;
     send_chunk(&mut peer, second, &stdout, 0).await;
-    event(&mut job, |event| matches!(event, JobEvent::Downloading { total, .. } if *total > 0)).await;
+    event(&mut job, |event| matches!(event, JobEvent::Downloading { total, .. } if *total > 0))
+        .await;
     // A flipped bit costs its chunk.
     let raw = &stdout[MIB..];
     let mut payload = [&ChunkHead::plain(MIB as u64, raw).encode()[..], raw].concat();
@@ -417,7 +439,10 @@ async fn a_part_goes_on_where_it_was_after_a_cut() {
     assert!(std::fs::read(finished.parts[0].path().unwrap()).unwrap() == archive);
     let kept = dir.path().join("kept.zip");
     finished.parts.into_iter().next().unwrap().keep_as(&kept).unwrap();
-    assert_eq!((files_in(dir.path()), std::fs::metadata(&kept).unwrap().len()), (1, 6 * MIB as u64));
+    assert_eq!(
+        (files_in(dir.path()), std::fs::metadata(&kept).unwrap().len()),
+        (1, 6 * MIB as u64)
+    );
     client.close().await;
 }
 
@@ -550,7 +575,8 @@ async fn a_result_that_is_kept_is_fetched_with_its_parts_also_over_a_cut() {
         assert_eq!(verdict(&mut peer, id).await, Verdict::Ok);
         peer
     };
-    let (fetched, mut peer) = timeout(PATIENCE, async { tokio::join!(fetching, script) }).await.unwrap();
+    let (fetched, mut peer) =
+        timeout(PATIENCE, async { tokio::join!(fetching, script) }).await.unwrap();
     let finished = fetched.unwrap().unwrap();
     assert_eq!(finished.result().unwrap(), result);
     assert!(std::fs::read(finished.parts[0].path().unwrap()).unwrap() == archive);

@@ -1,5 +1,5 @@
-//! Who may end a job: a worker that has or had an attempt of it, and for a while after a start one whose assignment may have
-//! been lost with the leader.
+//! Who may end a job: a worker that has or had an attempt of it, and for a while after a start one
+//! whose assignment may have been lost with the leader.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -22,7 +22,7 @@ fn leased() -> Rig {
     rig
 }
 
-/// Nobody may take a result for one of an earlier life.
+/// Nobody may take a result for one of a previous run.
 fn past_the_start(rig: &mut Rig) {
     rig.pass(SECOND * 31);
     rig.skip();
@@ -167,7 +167,8 @@ fn c30_a_result_whose_assignment_was_lost_with_the_leader_counts_soon_after_its_
 #[test]
 fn c30_a_result_that_could_be_anybodys_does_not_count() {
     // Of another run, of no attempt that is said, of one that is known.
-    let names = [(Some(2), Some(1)), (Some(1), None), (None, Some(1)), (None, None), (Some(1), Some(0))];
+    let names =
+        [(Some(2), Some(1)), (Some(1), None), (None, Some(1)), (None, None), (Some(1), Some(0))];
     for (run, attempt) in names {
         let mut rig = lost_assignment();
         let named = Named { run: run.map(Run), attempt: attempt.map(Attempt) };

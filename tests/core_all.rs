@@ -126,7 +126,11 @@ fn s22_a_cancelled_job_takes_its_children_with_it() {
 fn s22_a_cancelled_child_counts_as_one_that_failed() {
     let mut rig = given_to_two();
     rig.cancel_id(rig.child(1, "w1"));
-    rig.expect(["+cancel j1@w1 by ops", "w1: abandon j1@w1#1", "answer 1: Ok(Cancelled { was: Running })"]);
+    rig.expect([
+        "+cancel j1@w1 by ops",
+        "w1: abandon j1@w1#1",
+        "answer 1: Ok(Cancelled { was: Running })",
+    ]);
     rig.ack_id("w2", rig.child(1, "w2"), true);
     rig.skip();
     assert_gathered(&rig, false);
@@ -231,7 +235,12 @@ fn s22_children_are_no_part_of_their_clients_cap() {
     assert_eq!(rig.take().iter().filter(|line| line.contains(": assign ")).count(), 3);
     assert_eq!(rig.running("alice"), 0);
     rig.submit(job(2));
-    rig.expect(["+enqueue j2", "alice: submitted j2 Queued behind 0", "+assign j2#1 w1", "w1: assign j2#1"]);
+    rig.expect([
+        "+enqueue j2",
+        "alice: submitted j2 Queued behind 0",
+        "+assign j2#1 w1",
+        "w1: assign j2#1",
+    ]);
     assert_eq!(rig.running("alice"), 1);
 }
 

@@ -1,4 +1,5 @@
-//! What workers offer and what clients may have running: the rows CR01-CR10, CP01-CP05, C03 and C16, by events.
+//! What workers offer and what clients may have running: the rows CR01-CR10, CP01-CP05, C03 and
+//! C16, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -469,7 +470,12 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
 fn a_connection_that_names_another_client_gets_no_results_of_the_first() {
     let mut rig = with_jobs(1);
     let conn = rig.conn("alice");
-    rig.tell(Event::ClientHello { conn, client: "mallory".into(), cap: None, peer: ClientPeer::Heft });
+    rig.tell(Event::ClientHello {
+        conn,
+        client: "mallory".into(),
+        cap: None,
+        peer: ClientPeer::Heft,
+    });
     rig.stock("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);

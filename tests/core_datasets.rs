@@ -1,4 +1,5 @@
-//! Datasets in the broker, event by event: records, what workers hold, who gets a job by that, and how it is explained.
+//! Datasets in the broker, event by event: records, what workers hold, who gets a job by that, and
+//! how it is explained.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -46,7 +47,8 @@ fn naming(number: u32, datasets: &[&str]) -> Submission {
     Submission { datasets: datasets.iter().map(|dataset| cache(dataset)).collect(), ..job(number) }
 }
 
-/// A broker in which `alice` may have any number of jobs, with these datasets: the first is version 1.
+/// A broker in which `alice` may have any number of jobs, with these datasets: the first is version
+/// 1.
 fn with_datasets(datasets: &[&str]) -> Rig {
     let mut rig = Rig::with(Config { cap_default: 1000, ..Config::default() });
     rig.client("alice");
@@ -63,7 +65,8 @@ fn put(rig: &mut Rig, dataset: Dataset) {
 }
 
 fn holds(rig: &mut Rig, worker: &str, dataset: &str, missing: u64) {
-    let digest = rig.broker.state().dataset(&cache(dataset)).map_or([0; 32], |dataset| dataset.digest);
+    let digest =
+        rig.broker.state().dataset(&cache(dataset)).map_or([0; 32], |dataset| dataset.digest);
     rig.tell(Event::Holding { worker: worker_id(worker), cache: cache(dataset), digest, missing });
 }
 
@@ -71,7 +74,8 @@ fn holds_not(rig: &mut Rig, worker: &str, dataset: &str) {
     rig.tell(Event::NotHolding { worker: worker_id(worker), cache: cache(dataset) });
 }
 
-/// A worker that holds this and is busy with this job, so that the next one for its data has to wait.
+/// A worker that holds this and is busy with this job, so that the next one for its data has to
+/// wait.
 fn busy_holder(rig: &mut Rig, worker: &str, dataset: &str, number: u32) {
     rig.worker(worker, "calcA", 1);
     rig.skip();
@@ -112,8 +116,14 @@ fn a_dataset_takes_the_place_of_what_was_under_its_id_and_says_what_that_was() {
     let retargeted = Dataset { target: "job.assign.*".into(), ..dataset("a", 3) };
     put(&mut rig, retargeted);
     rig.expect(["+dataset a g3", "put a g3 for g3"]);
-    let blobs: Vec<u128> =
-        rig.broker.state().dataset(&cache("a")).unwrap().blobs().map(|blob| blob.as_u128()).collect();
+    let blobs: Vec<u128> = rig
+        .broker
+        .state()
+        .dataset(&cache("a"))
+        .unwrap()
+        .blobs()
+        .map(|blob| blob.as_u128())
+        .collect();
     assert_eq!(blobs, [3, 1003]);
 }
 
@@ -145,8 +155,11 @@ fn a_late_removal_of_an_earlier_version_changes_nothing() {
     state.apply(&Record::DatasetGone { cache: cache("a"), version: Uuid::from_u128(1) });
     assert_eq!(state, before);
     let datasets = state.datasets().cloned().collect::<Vec<_>>();
-    assert_eq!(State::restore([], [], datasets.into_iter().map(|dataset| (dataset, None)), [], 0), before);
-    // One in time is kept in mind until there is another dataset.
+    assert_eq!(
+        State::restore([], [], datasets.into_iter().map(|dataset| (dataset, None)), [], 0),
+        before
+    );
+    // One in time is remembered until there is another dataset.
     state.apply(&Record::DatasetGone { cache: cache("a"), version: Uuid::from_u128(2) });
     assert!(state.is_dataset_removed(&cache("a")) && state.dataset(&cache("a")).is_none());
     assert_eq!(State::restore([], [], [], [cache("a")], 0), state);
@@ -171,7 +184,8 @@ fn c14_a_job_goes_to_the_worker_that_must_move_the_fewest_bytes() {
         rig.submit(naming(number, datasets));
         rig.skip_to(&format!("{worker}: assign j{number}#1"));
     }
-    let verdicts = verdicts(&explained(&rig, 1)).into_iter().map(|(_, verdict)| verdict).collect::<Vec<_>>();
+    let verdicts =
+        verdicts(&explained(&rig, 1)).into_iter().map(|(_, verdict)| verdict).collect::<Vec<_>>();
     assert_eq!(verdicts, [Verdict::Possible, Verdict::HasIt, Verdict::Possible]);
 }
 
@@ -370,7 +384,9 @@ fn c14_jobs_that_wait_hold_up_nobody_behind_them_however_many_they_are() {
     rig.worker("w2", "calcA", 2);
     rig.skip_to("w2: assign j301#1");
     rig.skip();
-    let at = |rig: &Rig, number: u32| verdicts(&explained(rig, number)).contains(&("w2", Verdict::HasIt));
+    let at = |rig: &Rig, number: u32| {
+        verdicts(&explained(rig, number)).contains(&("w2", Verdict::HasIt))
+    };
     assert!(at(&rig, 300) && at(&rig, 301));
     // The holder gets them in their order.
     rig.ack("w1", 1);
@@ -657,14 +673,30 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
             ..job_for("calcB", 100 + number)
         });
         strand(Submission { datasets: vec![cache("b")], ..job_for("calcB", 200 + number) });
-        strand(Submission { datasets: vec![cache("a"), cache("b")], ..job_for("calcB", 300 + number) });
+        strand(Submission {
+            datasets: vec![cache("a"), cache("b")],
+            ..job_for("calcB", 300 + number)
+        });
     }
-    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 500) });
-    strand(Submission { datasets: vec![cache("a")], client: "bob".into(), ..job_for("calcB", 501) });
+    strand(Submission {
+        datasets: vec![cache("a")],
+        client: "bob".into(),
+        ..job_for("calcB", 500)
+    });
+    strand(Submission {
+        datasets: vec![cache("a")],
+        client: "bob".into(),
+        ..job_for("calcB", 501)
+    });
     rig.stock("s2", "calcB", 2);
     holds(&mut rig, "s2", "a", 0);
     // Smaller numbers go first, and the one that is at its cap then gets no more.
-    rig.expect(["+assign j101#1 s2", "s2: assign j101#1", "+assign j500#1 s2", "s2: assign j500#1"]);
+    rig.expect([
+        "+assign j101#1 s2",
+        "s2: assign j101#1",
+        "+assign j500#1 s2",
+        "s2: assign j500#1",
+    ]);
     rig.worker("w1", "calcB", 1);
     rig.skip_to("w1: assign j201#1");
 }
@@ -696,11 +728,13 @@ fn every_reason_for_not_getting_a_job_is_named() {
     rig.stock("stock", "calcA", 1);
     rig.hello("full", WorkerClass::Leasing, "calcA", Some(1));
     let explanation = explained(&rig, 1);
-    let expected = [("full", Verdict::NoRoom), ("other", Verdict::NoMatch), ("stock", Verdict::NoDatasets)];
+    let expected =
+        [("full", Verdict::NoRoom), ("other", Verdict::NoMatch), ("stock", Verdict::NoDatasets)];
     assert_eq!(verdicts(&explanation), expected);
     assert_eq!(explanation.waits, Some(WaitsFor::Room));
     assert_eq!((explanation.policy, explanation.workers[0].takes), (Policy::Locality, MOVES));
-    let known: Vec<bool> = explanation.datasets.iter().map(|named| named.dataset.is_some()).collect();
+    let known: Vec<bool> =
+        explanation.datasets.iter().map(|named| named.dataset.is_some()).collect();
     assert_eq!(known, [true, false]);
     rig.credit("full", 1);
     rig.skip();

@@ -1,4 +1,5 @@
-//! Jobs whose inputs come as transfers: announced, given out, taken, refused and dropped (C30), by events.
+//! Jobs whose inputs come as transfers: announced, given out, taken, refused and dropped (C30), by
+//! events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -131,7 +132,11 @@ fn c30_a_job_that_is_taken_while_its_assignment_is_on_its_way_is_given_out_with_
     here(&mut rig, 1, true);
     rig.expect(["+enqueue j1"]);
     rig.commit();
-    rig.expect(["w1: assign j1#1 not to start", "w1: start j1#1", "alice: submitted j1 Assigned behind 0"]);
+    rig.expect([
+        "w1: assign j1#1 not to start",
+        "w1: start j1#1",
+        "alice: submitted j1 Assigned behind 0",
+    ]);
 }
 
 #[test]
@@ -219,7 +224,10 @@ fn s22_an_announced_job_to_all_without_a_worker_when_it_could_be_taken_fails() {
     rig.close("s1");
     here(&mut rig, 1, true);
     let lines = rig.take();
-    assert!(lines[0].starts_with("+fail j1: no connected worker matches job.assign.calcA"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("+fail j1: no connected worker matches job.assign.calcA"),
+        "{lines:?}"
+    );
     assert_eq!(lines[1..], ["drop input j1", "alice: result j1"]);
     assert!(matches!(rig.job(1).phase, Phase::Done { ending: Ending::Failed { .. }, .. }));
 }
@@ -231,7 +239,11 @@ fn a_withdrawn_job_leaves_no_trace_and_its_id_is_free() {
     let mut rig = receiving();
     rig.tell(Event::Withdraw { job: id(1) });
     rig.expect(["+withdraw j1", "w1: abandon j1#1", "drop input j1"]);
-    assert_eq!((rig.running("alice"), rig.room("w1")), (0, 1), "its place comes back with its answer");
+    assert_eq!(
+        (rig.running("alice"), rig.room("w1")),
+        (0, 1),
+        "its place comes back with its answer"
+    );
     assert_nothing_left(&rig);
     // The worker has not answered: it gets nothing under that id before.
     rig.submit(Submission { fingerprint: [8; 32], ..announced(1) });
@@ -317,7 +329,12 @@ fn inputs_that_can_never_be_had_drop_an_announced_job_and_fail_one_that_is_taken
     rig.expect(["w1: settle j1.0"]);
     let mut rig = passed_through();
     rig.tell(Event::InputsFailed { job: id(1), why: "the source changed".into() });
-    rig.expect(["+fail j1: the source changed", "w1: abandon j1#1", "drop input j1", "alice: result j1"]);
+    rig.expect([
+        "+fail j1: the source changed",
+        "w1: abandon j1#1",
+        "drop input j1",
+        "alice: result j1",
+    ]);
     assert_eq!(rig.running("alice"), 0);
 }
 
@@ -534,7 +551,9 @@ fn a_worker_that_receives_what_is_not_its_own_any_more_drops_it() {
     rig.expect(["w1/2: abandon j1#1"]);
     gives_up(&mut rig, "w1", 1);
     rig.expect([]);
-    assert!(matches!(rig.job(1).phase, Phase::Leased { worker, .. } if worker == rig::worker_id("w2")));
+    assert!(
+        matches!(rig.job(1).phase, Phase::Leased { worker, .. } if worker == rig::worker_id("w2"))
+    );
 }
 
 #[test]

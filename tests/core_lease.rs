@@ -1,4 +1,5 @@
-//! Workers that lease: renewal, expiry and the grace of one that is away; the rows C05, C06 and C30, by events.
+//! Workers that lease: renewal, expiry and the grace of one that is away; the rows C05, C06 and
+//! C30, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

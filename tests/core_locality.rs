@@ -1,8 +1,13 @@
-//! How many bytes the policy `locality` moves, against `least-load`, in a small world over virtual time: the goal at
-//! the level of the broker. Workers keep the datasets they used last, and get what a job lacks before they run it.
+//! How many bytes the policy `locality` moves, against `least-load`, in a small world over virtual
+//! time: the goal at the level of the broker. Workers keep the datasets they used last, and
+//! get what a job lacks before they run it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::wildcard_enum_match_arm)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::wildcard_enum_match_arm
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +68,8 @@ struct World {
     now: Micros,
     order: u64,
     agenda: BTreeMap<(Micros, u64), Wake>,
-    /// The datasets of each worker, the one used longest ago first, and jobs that wait for a dataset that is coming.
+    /// The datasets of each worker, the one used longest ago first, and jobs that wait for a
+    /// dataset that is coming.
     caches: Vec<Vec<u64>>,
     coming: BTreeMap<(u64, u64), Vec<JobId>>,
     load: Load,
@@ -159,7 +165,9 @@ impl World {
         self.broker.handle(self.now, event);
         while let Some(action) = self.broker.poll_action() {
             match action {
-                Action::Commit { index, .. } => self.broker.handle(self.now, Event::Committed { index }),
+                Action::Commit { index, .. } => {
+                    self.broker.handle(self.now, Event::Committed { index })
+                }
                 Action::Assign(of) => self.assigned(of.conn.0, of.job),
                 Action::Deliver { job, .. } => {
                     let took = self.now.since(self.submitted[&job]);
@@ -180,7 +188,8 @@ impl World {
     /// Workers live, and say so.
     fn beat(&mut self) {
         let beats = self.broker.workers().map(|worker| {
-            let held = worker.held.iter().map(|(job, lease)| (*job, lease.run, lease.attempt)).collect();
+            let held =
+                worker.held.iter().map(|(job, lease)| (*job, lease.run, lease.attempt)).collect();
             Event::Heartbeat { conn: worker.conn().unwrap(), cpu_permille: 0, credit: 0, held }
         });
         let beats: Vec<Event> = beats.collect();
@@ -215,9 +224,15 @@ impl World {
         let cache_of = &mut self.caches[number as usize];
         cache_of.push(dataset);
         let evicted = (cache_of.len() > CACHE_DATASETS).then(|| cache_of.remove(0));
-        let (worker, span) = (worker(number), Duration::from_millis(SET_BYTES * 1000 / BYTES_PER_SECOND));
+        let (worker, span) =
+            (worker(number), Duration::from_millis(SET_BYTES * 1000 / BYTES_PER_SECOND));
         self.tell(Event::DatasetsMoved { worker, bytes: SET_BYTES, span });
-        self.tell(Event::Holding { worker, cache: cache(dataset), digest: digest(dataset), missing: 0 });
+        self.tell(Event::Holding {
+            worker,
+            cache: cache(dataset),
+            digest: digest(dataset),
+            missing: 0,
+        });
         if let Some(evicted) = evicted {
             self.tell(Event::NotHolding { worker, cache: cache(evicted) });
         }
@@ -235,7 +250,12 @@ impl World {
                 Wake::Ends(number, job) => {
                     self.results += 1;
                     let outcome = Outcome::Returned { result: ResultId(self.results), ok: true };
-                    self.tell(Event::Ack { conn: ConnId(number), job, named: Named::default(), outcome });
+                    self.tell(Event::Ack {
+                        conn: ConnId(number),
+                        job,
+                        named: Named::default(),
+                        outcome,
+                    });
                     self.tell(Event::Credit { conn: ConnId(number), delta: 1 });
                 }
                 Wake::Beat => self.beat(),
@@ -303,13 +323,16 @@ fn c14_locality_moves_at_most_a_third_of_what_least_load_moves() {
             let [near, load] = both(slots, runs, Duration::ZERO);
             println!("{slots} slots, {runs:?}: {near:?} against {load:?}");
             assert!(near.moved * 100 <= load.moved * 35, "{} of {} bytes", near.moved, load.moved);
-            assert!(near.took <= load.took && near.longest <= load.longest, "it is no slower for that");
+            assert!(
+                near.took <= load.took && near.longest <= load.longest,
+                "it is no slower for that"
+            );
         }
     }
 }
 
-/// The same, handed in as fast as they can be served: whoever is free finds few to choose from, and long jobs are not kept waiting
-/// for a quick move.
+/// The same, submitted as fast as they can be served: whoever is free finds few to choose from, and
+/// long jobs are not kept waiting for a quick move.
 #[test]
 fn c14_jobs_that_come_one_by_one_move_less_and_take_no_longer() {
     for (runs, percent) in [(MOVE / 10, 35), (MOVE, 35), (MOVE * 10, 60)] {

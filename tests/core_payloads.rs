@@ -1,4 +1,5 @@
-//! Which workers get which payloads: raw ones (M19) and files in folders (C08) go only where they are read, by events.
+//! Which workers get which payloads: raw ones (M19) and files in folders (C08) go only where they
+//! are read, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -11,7 +12,7 @@ use heft::core::explain::{Verdict, WaitsFor};
 use heft::core::payload::{FileNames, PayloadKind};
 use rig::{Rig, announced, id, job, worker_id};
 
-/// A job that is no request.
+/// A job that is not a request.
 fn raw(number: u32) -> Submission {
     Submission { exec: "".into(), ..job(number) }
 }
@@ -44,7 +45,12 @@ fn m19_a_worker_that_reads_anything_runs_requests_too() {
     rig.client("alice");
     rig.minimal("f0", "calcA");
     rig.submit(job(1));
-    rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0", "+assign j1#1 f0", "f0: assign j1#1"]);
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "+assign j1#1 f0",
+        "f0: assign j1#1",
+    ]);
 }
 
 #[test]
@@ -84,7 +90,12 @@ fn m19_a_raw_job_that_requires_a_worker_is_refused_where_none_reads_it() {
     rig.credit("s1", 1);
     rig.minimal("f0", "calcA");
     rig.submit(Submission { require_worker: true, ..raw(1) });
-    rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0", "+assign j1#1 f0", "f0: assign j1#1"]);
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "+assign j1#1 f0",
+        "f0: assign j1#1",
+    ]);
 }
 
 #[test]
@@ -95,7 +106,8 @@ fn s22_a_job_to_all_has_a_child_for_each_worker_that_reads_it() {
     rig.worker("w1", "calcA", 1);
     rig.minimal("f0", "calcA");
     rig.submit(Submission { to_all: true, ..raw(1) });
-    let assigned: Vec<String> = rig.take().into_iter().filter(|line| line.contains(": assign")).collect();
+    let assigned: Vec<String> =
+        rig.take().into_iter().filter(|line| line.contains(": assign")).collect();
     assert_eq!(assigned.len(), 1, "{assigned:?}");
     assert!(assigned[0].starts_with("f0: "), "{assigned:?}");
 }

@@ -1,4 +1,5 @@
-//! Where results go and how long they stay, repeated submits, cancelling, and the limits: DD01-DD05, C17 and M17, by events.
+//! Where results go and how long they stay, repeated submits, cancelling, and the limits:
+//! DD01-DD05, C17 and M17, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -197,7 +198,10 @@ fn a_failed_result_is_a_result_and_not_tried_again() {
     let mut rig = leased();
     rig.ack_id("w1", id(1), false);
     rig.expect(["+ack j1 r1 failed w1", "w1: settle j1", "drop input j1", "alice: result j1"]);
-    assert!(matches!(&rig.job(1).phase, Phase::Done { ending: Ending::Returned { ok: false, .. }, .. }));
+    assert!(matches!(
+        &rig.job(1).phase,
+        Phase::Done { ending: Ending::Returned { ok: false, .. }, .. }
+    ));
 }
 
 #[test]
@@ -264,7 +268,10 @@ fn dd01_dd02_a_worker_that_answers_twice_is_settled_and_the_first_result_stays()
     let mut rig = done();
     rig.ack_id("w1", id(1), false);
     rig.expect(["w1: settle j1", "drop result r2"]);
-    assert!(matches!(&rig.job(1).phase, Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }));
+    assert!(matches!(
+        &rig.job(1).phase,
+        Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }
+    ));
 }
 
 #[test]
@@ -298,7 +305,8 @@ fn dd03_no_more_results_are_kept_than_results_max_and_the_oldest_goes_first() {
 
 #[test]
 fn dd03_a_job_under_a_forgotten_id_has_its_own_time() {
-    let mut rig = Rig::with(Config { results_max: 1, result_ttl: SECOND * 10, ..Config::default() });
+    let mut rig =
+        Rig::with(Config { results_max: 1, result_ttl: SECOND * 10, ..Config::default() });
     rig.client("alice");
     rig.worker("w1", "calcA", 1);
     let run = |rig: &mut Rig, number: u32| {
@@ -379,7 +387,8 @@ fn jobs_max_counts_every_job_that_is_held_and_says_so() {
 }
 
 #[test]
-fn names_of_jobs_count_from_when_they_are_taken_until_they_are_forgotten_and_come_back_with_the_log() {
+fn names_of_jobs_count_from_when_they_are_taken_until_they_are_forgotten_and_come_back_with_the_log()
+ {
     // `alice`, `job.assign.calcA` in two spellings, and the program.
     let each = job(1).names_bytes();
     assert_eq!(each, 5 + 2 * 16 + 5);
@@ -398,7 +407,8 @@ fn names_of_jobs_count_from_when_they_are_taken_until_they_are_forgotten_and_com
     assert_eq!(rig.broker.state().names_bytes(), 2 * each);
     let state = rig.broker.state().clone();
     let (jobs, caps) = (state.jobs().cloned().collect::<Vec<_>>(), Vec::new());
-    let restored = heft::core::state::State::restore(jobs, caps, Vec::new(), Vec::new(), state.last_seq());
+    let restored =
+        heft::core::state::State::restore(jobs, caps, Vec::new(), Vec::new(), state.last_seq());
     assert_eq!(restored.names_bytes(), 2 * each);
     rig.cancel(1);
     rig.skip();

@@ -299,7 +299,8 @@ fn dl01_a_poison_job_dies_after_six_counted_attempts_with_reason_and_history() {
     let dead = rig.broker.state().dead().next().unwrap();
     assert!(matches!(dead.phase, Phase::Dead { why: AttemptEnd::WorkerLost, .. }));
     assert_eq!(dead.spent, 6);
-    let notes: Vec<_> = dead.history.iter().map(|note| (note.attempt.0, note.worker, note.why)).collect();
+    let notes: Vec<_> =
+        dead.history.iter().map(|note| (note.attempt.0, note.worker, note.why)).collect();
     let expected: Vec<_> =
         (1..=6).map(|attempt| (attempt, worker_id("w1"), AttemptEnd::WorkerLost)).collect();
     assert_eq!(notes, expected);
@@ -352,7 +353,10 @@ fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
     let mut rig = dead(Config::default());
     rig.operate(Operation::Revive { job: Some(id(1)) });
     rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
-    assert_eq!((rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()), (0, 0, 0));
+    assert_eq!(
+        (rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()),
+        (0, 0, 0)
+    );
     rig.stock("s2", "calcA", 1);
     rig.expect(["+assign j1.2#2 s2", "s2: assign j1.2#2"]);
     rig.submit(job(1));
@@ -589,7 +593,8 @@ fn an_attempt_whose_worker_cannot_use_its_directory_does_not_count_and_goes_else
     rig.credit("broken", 1);
     rig.expect([]);
     let waits = rig.broker.explain(id(1)).unwrap().waits;
-    let expected = WaitsFor::WorkerLacks { worker: worker_id("broken"), lack: Lack::Directory, until: None };
+    let expected =
+        WaitsFor::WorkerLacks { worker: worker_id("broken"), lack: Lack::Directory, until: None };
     assert_eq!((waits, rig.job(1).spent), (Some(expected), 0));
     rig.credit("other", 1);
     rig.skip_to("other: assign j1#2");

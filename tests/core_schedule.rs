@@ -1,4 +1,5 @@
-//! Which job goes to which worker, and when: the rows SC01-SC13, C14, C15, C28, S07, S10 and S21, by events.
+//! Which job goes to which worker, and when: the rows SC01-SC13, C14, C15, C28, S07, S10 and S21,
+//! by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -42,7 +43,8 @@ fn sc02_a_group_has_a_queue_from_its_first_job_until_its_last() {
     rig.skip();
     rig.submit(job_for("job.submit.groupB", 2));
     rig.skip();
-    let keys: Vec<_> = rig.broker.queues().keys().map(|(key, len)| (key.to_string(), len)).collect();
+    let keys: Vec<_> =
+        rig.broker.queues().keys().map(|(key, len)| (key.to_string(), len)).collect();
     assert_eq!(keys, [("job.assign.groupA".to_owned(), 1), ("job.assign.groupB".to_owned(), 1)]);
     rig.worker("w1", "groupA", 1);
     rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
@@ -94,7 +96,9 @@ fn sc05_c14_least_load_gives_to_the_fewest_running_then_to_the_most_credit() {
     let mut rig = two_workers(Policy::default());
     rig.worker("w1", "calcA", 3);
     rig.worker("w2", "calcA", 5);
-    for (number, worker) in [(1, "w2"), (2, "w1"), (3, "w2"), (4, "w1"), (5, "w2"), (6, "w1"), (7, "w2")] {
+    for (number, worker) in
+        [(1, "w2"), (2, "w1"), (3, "w2"), (4, "w1"), (5, "w2"), (6, "w1"), (7, "w2")]
+    {
         rig.submit(job(number));
         assert_eq!(given(&rig.take()), [format!("{worker} j{number}")]);
     }
@@ -199,7 +203,10 @@ fn sc09_one_pass_gives_out_a_thousand_jobs_of_a_key_and_the_next_the_rest() {
     rig.stock("s1", "job.assign.*", 10_000);
     let first = rig.take();
     assert_eq!(first.len(), ASSIGNMENTS_PER_PASS_MAX + 1);
-    assert!(first.contains(&"+assign j2000#1 s1".to_owned()), "the other key has its turn in the same pass");
+    assert!(
+        first.contains(&"+assign j2000#1 s1".to_owned()),
+        "the other key has its turn in the same pass"
+    );
     rig.pass(SECOND / 1_000_000);
     assert_eq!(rig.take().len(), 500);
 }
@@ -319,7 +326,12 @@ fn s10_a_worker_of_one_group_never_sees_a_job_of_another() {
     rig.close("sA");
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     rig.submit(job_for("B", 3));
-    rig.expect(["+enqueue j3", "alice: submitted j3 Queued behind 0", "+assign j3#1 sB", "sB: assign j3#1"]);
+    rig.expect([
+        "+enqueue j3",
+        "alice: submitted j3 Queued behind 0",
+        "+assign j3#1 sB",
+        "sB: assign j3#1",
+    ]);
     assert_eq!(rig.broker.queues().len(), 2, "the jobs of A wait for a worker of A");
 }
 
@@ -386,5 +398,8 @@ fn an_assignment_takes_credit_and_cap_before_it_is_committed() {
     rig.expect(["+assign j3#1 w2"]);
     rig.commit();
     rig.expect(["w1: assign j1#1", "w2: assign j3#1"]);
-    assert_eq!((rig.room("w1"), rig.room("w2"), rig.running("alice"), rig.running("bob")), (0, 3, 1, 1));
+    assert_eq!(
+        (rig.room("w1"), rig.room("w2"), rig.running("alice"), rig.running("bob")),
+        (0, 3, 1, 1)
+    );
 }

@@ -1,5 +1,5 @@
-//! Inputs that are too large for a classic worker's frame, in the broker: a dataset is made of them for the agent beside it, and the job
-//! names that from then on (C01).
+//! Inputs that are too large for a classic worker's frame, in the broker: a dataset is made of them
+//! for the agent beside it, and the job names that from then on (C01).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -114,14 +114,21 @@ fn c01_large_inputs_become_a_dataset_for_the_agent_and_then_the_classic_worker_g
     rig.expect([&format!("+stage j1 {dataset}"), &format!("put {dataset}"), &asked]);
     let job = rig.job(1);
     assert_eq!((job.needs_transfers(), job.datasets()), (false, &[CacheId::of_inputs(id(1))][..]));
-    assert_eq!(seen(&rig, 1), (Verdict::ByAgent, Some(WaitsFor::Agent)), "while the dataset is on its way");
+    assert_eq!(
+        seen(&rig, 1),
+        (Verdict::ByAgent, Some(WaitsFor::Agent)),
+        "while the dataset is on its way"
+    );
     agent_holds(&mut rig, 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     // The dataset goes with the job.
     rig.ack("s1", 1);
     rig.skip_to(&format!("removed {dataset}"));
-    assert_eq!((rig.broker.state().staged_datasets().count(), rig.broker.state().datasets().count()), (0, 0));
-    assert_eq!(rig.broker.state().datasets_removed().count(), 0, "those are not kept in mind");
+    assert_eq!(
+        (rig.broker.state().staged_datasets().count(), rig.broker.state().datasets().count()),
+        (0, 0)
+    );
+    assert_eq!(rig.broker.state().datasets_removed().count(), 0, "those are not remembered");
 }
 
 #[test]
@@ -144,7 +151,8 @@ fn c01_nothing_is_staged_that_another_could_have_or_that_cannot_be() {
     rig.submit(announced(3));
     assert_eq!(stages(&mut rig), [] as [&str; 0]);
     assert_eq!(seen(&rig, 3).0, Verdict::ByAgent, "when they are");
-    // What can never be made a dataset waits for a heft worker, its client hears why, and nobody tries again.
+    // What can never be made a dataset waits for a heft worker, its client hears why, and nobody
+    // tries again.
     not_staged(&mut rig, 1, false);
     rig.expect(["alice: waiting j1 not staged for job.assign.calcA: no room"]);
     rig.pass(STAGE_AGAIN_AFTER * 10);
@@ -393,14 +401,22 @@ fn c01_a_dataset_that_is_lost_is_made_anew_and_one_job_goes_to_one_agent() {
 #[test]
 fn a_job_whose_inputs_are_staged_needs_that_dataset_until_it_is_gone() {
     let mut state = State::default();
-    state.apply(&Record::Enqueue { at: Micros(1), job: large(1), children: Vec::new(), kept: true });
+    state.apply(&Record::Enqueue {
+        at: Micros(1),
+        job: large(1),
+        children: Vec::new(),
+        kept: true,
+    });
     state.apply(&Record::Stage { job: id(1), dataset: Arc::new(dataset_of(1)) });
     let job = state.job(id(1)).unwrap();
-    assert!(job.is_staged() && !job.needs_transfers() && job.datasets() == [CacheId::of_inputs(id(1))]);
+    assert!(
+        job.is_staged() && !job.needs_transfers() && job.datasets() == [CacheId::of_inputs(id(1))]
+    );
     state.apply(&Record::Stage { job: id(1), dataset: Arc::new(dataset_of(1)) });
     assert_eq!(state.job(id(1)).unwrap().datasets().len(), 1, "once");
     assert_eq!(state.staged_datasets().count(), 1);
-    let gone = Record::DatasetGone { cache: CacheId::of_inputs(id(1)), version: Uuid::from_u128(1) };
+    let gone =
+        Record::DatasetGone { cache: CacheId::of_inputs(id(1)), version: Uuid::from_u128(1) };
     state.apply(&gone);
     let job = state.job(id(1)).unwrap();
     assert!(job.needs_transfers() && job.datasets().is_empty(), "and back");
@@ -416,9 +432,13 @@ fn ids_of_staged_datasets_name_their_jobs_and_nothing_else_does() {
     let cache = CacheId::of_inputs(job);
     assert_eq!(cache.as_str(), "heft-job-123456789abcdef00000000000000001");
     assert_eq!((cache.job_in_name(), cache.is_the_leaders()), (Some(job), true));
-    for other in
-        ["heft-job-", "heft-job-1", "heft-job-123456789ABCDEF00000000000000001", "heft-jobs", "models"]
-    {
+    for other in [
+        "heft-job-",
+        "heft-job-1",
+        "heft-job-123456789ABCDEF00000000000000001",
+        "heft-jobs",
+        "models",
+    ] {
         assert_eq!(CacheId::parse(other).unwrap().job_in_name(), None, "{other}");
     }
     let upper = CacheId::parse("heft-job-{12345678-9abc-def0-0000-000000000001}").unwrap();

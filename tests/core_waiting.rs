@@ -1,4 +1,5 @@
-//! Jobs that need transfers among workers that take none, and what clients hear of workers that are not there, by events.
+//! Jobs that need transfers among workers that take none, and what clients hear of workers that are
+//! not there, by events.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -43,8 +44,12 @@ fn c28_jobs_with_and_without_transfers_are_served_in_one_order() {
     rig.submit_next(Submission { priority: -1, ..announced(4) });
     rig.skip();
     rig.worker("w1", "calcA", 4);
-    let assigned: Vec<String> = rig.take().into_iter().filter(|line| line.starts_with('+')).collect();
-    assert_eq!(assigned, ["+assign j4#1 w1", "+assign j2#1 w1", "+assign j3#1 w1", "+assign j1#1 w1"]);
+    let assigned: Vec<String> =
+        rig.take().into_iter().filter(|line| line.starts_with('+')).collect();
+    assert_eq!(
+        assigned,
+        ["+assign j4#1 w1", "+assign j2#1 w1", "+assign j3#1 w1", "+assign j1#1 w1"]
+    );
 }
 
 #[test]
@@ -56,7 +61,12 @@ fn a_job_that_is_announced_and_fits_a_frame_may_go_to_a_classic_worker_once_it_i
     rig.submit(Submission { needs_transfers: false, ..announced(1) });
     rig.expect(["+announce j1"]);
     rig.tell(Event::InputsHere { job: id(1), kept: true });
-    rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0", "+assign j1#1 s1", "s1: assign j1#1"]);
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "+assign j1#1 s1",
+        "s1: assign j1#1",
+    ]);
 }
 
 #[test]
@@ -138,7 +148,8 @@ fn what_is_said_of_missing_workers_names_numbers_and_the_next_step() {
     );
     assert_eq!(chunking::limits::FRAME_BODY_BYTES_MAX, 4_194_304);
     assert_eq!(
-        Refusal::NoCapableWorker { key: key(), workers: 3, bytes: 5_000_000, limit: 4_194_304 }.to_string(),
+        Refusal::NoCapableWorker { key: key(), workers: 3, bytes: 5_000_000, limit: 4_194_304 }
+            .to_string(),
         "the job has 5000000 bytes, and the 3 connected workers that match job.assign.calcA are classic workers, which \
          take frames of at most 4194304: start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
     );

@@ -1,11 +1,20 @@
-//! The crash matrix: a leader that is killed with -9 at random moments while clients bring jobs of 1 KiB to many MiB, and take
-//! results of any size. Workers and clients are in the test's own process and come back within milliseconds, so that a leader
-//! that lives for half a second is busy all the time. Every acknowledged job ends with exactly one visible result and the right bytes; of one that was not
-//! acknowledged nothing is half there; and when all is over no file is left that nothing refers to.
+//! The crash matrix: a leader that is killed with -9 at random moments while clients bring jobs of
+//! 1 KiB to many MiB, and take results of any size. Workers and clients are in the test's own
+//! process and come back within milliseconds, so that a leader that lives for half a second is busy
+//! all the time. Every acknowledged job ends with exactly one visible result and the right bytes;
+//! of one that was not acknowledged nothing is half there; and when all is over no file is left
+//! that nothing refers to.
 //!
-//! `HEFT_TEST_SCALE=long` kills 300 times, and sends up to 64 MiB. `HEFT_CRASH_SEED` replays the choices of a run.
+//! `HEFT_TEST_SCALE=long` kills 300 times, and sends up to 64 MiB. `HEFT_CRASH_SEED` replays the
+//! choices of a run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/blobs.rs"]
 mod blobs;
@@ -67,7 +76,8 @@ fn expected(input: &Bytes) -> String {
 }
 
 fn digests(job: Uuid, input: &Bytes) -> JobSpec {
-    let request = JobRequest { job_id: job, exec_name: "digests".to_owned(), ..JobRequest::default() };
+    let request =
+        JobRequest { job_id: job, exec_name: "digests".to_owned(), ..JobRequest::default() };
     JobSpec::from(request).bytes("in.bin", input.clone())
 }
 
@@ -98,7 +108,8 @@ impl Load {
         let mut random = Seeded(seed);
         let out = procs::TempDir::new();
         let downloads = Downloads::Directory(out.0.clone());
-        let options = Options { downloads, backoff: QUICK, ..Options::new(format!("keeper-{number}")) };
+        let options =
+            Options { downloads, backoff: QUICK, ..Options::new(format!("keeper-{number}")) };
         let client = Client::connect(&self.addr, &options).await.unwrap();
         let mut jobs = 0;
         while !self.is_over() {
@@ -133,13 +144,21 @@ impl Load {
             "{:?}",
             finished.missing.iter().map(|gone| &gone.why).collect::<Vec<_>>()
         );
-        let path =
-            finished.part(Purpose::Archive).and_then(|part| part.path()).expect("an archive").to_owned();
+        let path = finished
+            .part(Purpose::Archive)
+            .and_then(|part| part.path())
+            .expect("an archive")
+            .to_owned();
         let made = Bytes::from(std::fs::read(&path).unwrap());
-        assert!(made.len() as u64 == bytes && result.stdout == expected(&made), "{}", result.stdout);
+        assert!(
+            made.len() as u64 == bytes && result.stdout == expected(&made),
+            "{}",
+            result.stdout
+        );
     }
 
-    /// Clients that come, submit a job and go: most when they have heard that it is taken, some before.
+    /// Clients that come, submit a job and go: most when they have heard that it is taken, some
+    /// before.
     async fn leave(self, number: u64, seed: u64) {
         let mut random = Seeded(seed);
         let mut turn = 0;
@@ -177,7 +196,8 @@ impl Load {
     }
 }
 
-/// Says what its input hashes to (`digests`), or makes as many bytes as it is told (`makes`) and says what those hash to.
+/// Says what its input hashes to (`digests`), or makes as many bytes as it is told (`makes`) and
+/// says what those hash to.
 fn run_jobs(
     addr: &str,
     noise: Bytes,
@@ -253,10 +273,13 @@ fn pe11_a_leader_killed_at_any_moment_loses_nothing_that_it_acknowledged() {
         over: Arc::default(),
         left: Arc::default(),
     };
-    let (dirs, stop) = ([procs::TempDir::new(), procs::TempDir::new()], Arc::<AtomicBool>::default());
-    let workers = dirs.each_ref().map(|dir| run_jobs(&load.addr, load.noise.clone(), &dir.0, stop.clone()));
-    let keepers: Vec<_> =
-        (0..KEEPERS).map(|number| on_a_thread(load.clone().keep(number, seed ^ (number << 40)))).collect();
+    let (dirs, stop) =
+        ([procs::TempDir::new(), procs::TempDir::new()], Arc::<AtomicBool>::default());
+    let workers =
+        dirs.each_ref().map(|dir| run_jobs(&load.addr, load.noise.clone(), &dir.0, stop.clone()));
+    let keepers: Vec<_> = (0..KEEPERS)
+        .map(|number| on_a_thread(load.clone().keep(number, seed ^ (number << 40))))
+        .collect();
     let leavers: Vec<_> = (0..LEAVERS)
         .map(|number| on_a_thread(load.clone().leave(number, seed ^ ((number + 9) << 40))))
         .collect();
@@ -332,7 +355,8 @@ fn results_are_right_and_come_once(world: &World, left: &Left) {
                 Some(frame) if frame.kind == Kind::Result => {
                     let result = JobResult::parse(&frame.payload).unwrap();
                     *seen.entry(frame.msg_id).or_default() += 1;
-                    let right = left.acknowledged.get(&frame.msg_id).or(left.not.get(&frame.msg_id));
+                    let right =
+                        left.acknowledged.get(&frame.msg_id).or(left.not.get(&frame.msg_id));
                     assert_eq!(Some(&result.stdout), right, "{}", frame.msg_id);
                 }
                 Some(_) => {}
@@ -342,10 +366,15 @@ fn results_are_right_and_come_once(world: &World, left: &Left) {
     }
     assert!(seen.values().all(|times| *times == 1), "{seen:?}");
     assert!(!seen.keys().any(|job| unknown.contains(job)));
-    println!("{} results came to clients that came back; {} jobs are not known", seen.len(), unknown.len());
+    println!(
+        "{} results came to clients that came back; {} jobs are not known",
+        seen.len(),
+        unknown.len()
+    );
 }
 
-/// After collection every file belongs to a blob that the leader knows, and every blob is as it was written.
+/// After collection every file belongs to a blob that the leader knows, and every blob is as it was
+/// written.
 fn nothing_is_left(world: &World) {
     let (code, out, err) = procs::heft(&["blob", &world.addr(), "gc"]);
     assert_eq!(code, Some(0), "{out}{err}");

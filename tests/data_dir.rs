@@ -1,8 +1,14 @@
-//! Data directories that a leader must not use: it says which file it is, what is wrong with it and what to do, ends with code 3,
-//! and leaves every file as it was.
+//! Data directories that a leader must not use: it says which file it is, what is wrong with it and
+//! what to do, ends with code 3, and leaves every file as it was.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/log_records.rs"]
 mod log_records;
@@ -170,16 +176,22 @@ fn c29_a_file_in_the_place_of_the_directory_is_named() {
     for place in ["file", "file/deeper"] {
         let data = dir.path().join(place);
         let text = said(&run(heft().args(["leader", "0", "--data"]).arg(&data)));
-        assert!(text.contains(data.to_str().unwrap()) && text.contains("give another --data"), "{text}");
+        assert!(
+            text.contains(data.to_str().unwrap()) && text.contains("give another --data"),
+            "{text}"
+        );
     }
     assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"mine");
 }
 
 /// Runs a script in which it may mount what it likes; `None` where that is not allowed.
 fn with_mounts(script: &str, args: &[&Path]) -> Option<Output> {
-    let allowed = Command::new("unshare").args(["-rm", "sh", "-c", "mount -t tmpfs none /mnt"]).output();
+    let allowed =
+        Command::new("unshare").args(["-rm", "sh", "-c", "mount -t tmpfs none /mnt"]).output();
     if !allowed.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: nothing can be mounted here, so there is no read-only or full disk to look at");
+        eprintln!(
+            "SKIPPED: nothing can be mounted here, so there is no read-only or full disk to look at"
+        );
         return None;
     }
     let mut command = Command::new("unshare");
@@ -194,7 +206,9 @@ fn c29_a_read_only_directory_is_named_with_what_to_do() {
     let script = r#"mount --bind "$2" "$2" && mount -o remount,bind,ro "$2" && exec "$1" leader 0 --node 1 --data "$2""#;
     let Some(output) = with_mounts(script, &[data.path()]) else { return };
     let text = said(&output);
-    for part in [data.path().to_str().unwrap(), "read-only", "mount it for writing, or give another --data"] {
+    for part in
+        [data.path().to_str().unwrap(), "read-only", "mount it for writing, or give another --data"]
+    {
         assert!(text.contains(part), "{part:?} is missing: {text}");
     }
     assert!(before == everything(data.path()));
@@ -288,8 +302,13 @@ fn tf05_a_file_that_is_no_file_of_hefts_is_named_with_what_it_begins_with() {
     let path = data.path().join(behind_snapshot(data.path()).pop().unwrap());
     std::fs::write(&path, b"dear diary").unwrap();
     let begins = "but with [64, 65, 61, 72]";
-    let parts =
-        [path.to_str().unwrap(), "marker of a log", begins, "no file of heft's", "heft-tools log verify"];
+    let parts = [
+        path.to_str().unwrap(),
+        "marker of a log",
+        begins,
+        "no file of heft's",
+        "heft-tools log verify",
+    ];
     refused(data.path(), &["--node", "1"], &parts);
 }
 
@@ -303,7 +322,13 @@ fn c29_a_file_of_another_directory_is_named_with_where_it_belongs() {
     bytes[..HEADER_BYTES].copy_from_slice(&header(Kind::Log, other, number(&log)));
     std::fs::write(&path, bytes).unwrap();
     let (there, here) = (other.dir.to_string(), made::DIR.to_string());
-    let parts = [path.to_str().unwrap(), "another data directory", &there, &here, "put it back where it was"];
+    let parts = [
+        path.to_str().unwrap(),
+        "another data directory",
+        &there,
+        &here,
+        "put it back where it was",
+    ];
     refused(data.path(), &["--node", "1"], &parts);
 }
 

@@ -1,12 +1,19 @@
-//! Puts that are interrupted: the client, the leader, workers, one or two of them, are killed with -9 at random moments while a dataset or
-//! its next version is put; what was killed comes back and the dataset is put again. In the end every worker shows exactly its files,
-//! and leader and workers find nothing wrong with it. All the while somebody looks at what is visible under each CacheId: it is
-//! always one of the versions that were put, whole, never an older one than the last that was acknowledged, and never one that
-//! the leader would not know after a restart.
+//! Puts that are interrupted: the client, the leader, workers, one or two of them, are killed with
+//! -9 at random moments while a dataset or its next version is put; what was killed comes back and
+//! the dataset is put again. In the end every worker shows exactly its files, and leader and
+//! workers find nothing wrong with it. All the while somebody looks at what is visible under each
+//! CacheId: it is always one of the versions that were put, whole, never an older one than the last
+//! that was acknowledged, and never one that the leader would not know after a restart.
 //!
 //! `HEFT_TEST_SCALE=long` does it 200 times. `HEFT_CRASH_SEED` replays the choices of a run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/caches.rs"]
 mod caches;
@@ -81,7 +88,8 @@ impl Seeded {
 struct May {
     /// The versions of each dataset that were ever put, the first first.
     versions: BTreeMap<String, Vec<Prints>>,
-    /// The version of each that every worker had when its put was over: older ones must not be seen any more.
+    /// The version of each that every worker had when its put was over: older ones must not be seen
+    /// any more.
     least: BTreeMap<String, usize>,
     /// What was seen.
     seen: BTreeSet<(String, usize)>,
@@ -121,8 +129,9 @@ impl Watch {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut may = self.may.lock().unwrap();
         let versions = &may.versions[id];
-        let is_part =
-            |version: &Prints| seen.files.iter().all(|(name, print)| version.get(name) == Some(print));
+        let is_part = |version: &Prints| {
+            seen.files.iter().all(|(name, print)| version.get(name) == Some(print))
+        };
         match versions.iter().rposition(|version| *version == seen.files) {
             Some(version) => {
                 assert!(
@@ -136,8 +145,9 @@ impl Watch {
                 let like: Vec<Vec<&String>> = versions
                     .iter()
                     .map(|version| {
-                        let differs =
-                            |(name, print): &(&String, &[u8; 32])| version.get(*name) != Some(*print);
+                        let differs = |(name, print): &(&String, &[u8; 32])| {
+                            version.get(*name) != Some(*print)
+                        };
                         seen.files.iter().filter(differs).map(|(name, _)| name).collect()
                     })
                     .collect();
@@ -150,7 +160,12 @@ impl Watch {
             }
             None => {
                 self.raced.fetch_add(1, Ordering::Relaxed);
-                assert!(versions.iter().any(is_part), "{}/{id} shows a mix: {:?}", dir.display(), seen.files);
+                assert!(
+                    versions.iter().any(is_part),
+                    "{}/{id} shows a mix: {:?}",
+                    dir.display(),
+                    seen.files
+                );
             }
         }
     }
@@ -323,7 +338,8 @@ fn ask(raw: &mut Raw, id: &str, digest: &str) -> Option<Told> {
     };
     let listed: Value = serde_json::from_slice(&answer.payload[2..]).unwrap();
     let datasets = listed["sets"].as_array().unwrap();
-    let kept = datasets.iter().any(|dataset| dataset["cache_id"] == id && dataset["digest"] == digest);
+    let kept =
+        datasets.iter().any(|dataset| dataset["cache_id"] == id && dataset["digest"] == digest);
     let put = listed["puts"].as_array().unwrap().iter().find(|put| put["cache_id"] == id);
     Some(Told {
         known: put.is_some(),
@@ -354,7 +370,8 @@ struct World {
     counts: BTreeMap<(String, &'static str), u32>,
     tries: u32,
     went_on: u32,
-    /// What leaders lacked when puts began, what they received, and what they received more than they lacked.
+    /// What leaders lacked when puts began, what they received, and what they received more than
+    /// they lacked.
     lacked: u64,
     received: u64,
     again: u64,
@@ -371,8 +388,9 @@ impl World {
     fn start() -> World {
         let (data, watch) = (TempDir::new(), Arc::<Watch>::default());
         let leader = Leader::start(&leader_args(&data));
-        let workers: Vec<Holder> =
-            (1..=WORKERS as u128).map(|number| Holder::start(leader.port, number, &[], &[])).collect();
+        let workers: Vec<Holder> = (1..=WORKERS as u128)
+            .map(|number| Holder::start(leader.port, number, &[], &[]))
+            .collect();
         let watchers = workers
             .iter()
             .map(|worker| {
@@ -410,14 +428,24 @@ impl World {
     fn check_watchers(&mut self) {
         if self.watchers.iter().any(JoinHandle::is_finished) {
             self.watch.over.store(true, Ordering::Relaxed);
-            self.watchers.drain(..).for_each(|watcher| watcher.join().expect("nothing wrong is visible"));
+            self.watchers
+                .drain(..)
+                .for_each(|watcher| watcher.join().expect("nothing wrong is visible"));
         }
     }
 
-    /// Waits for the moment. Gives what the leader said last, the most that it lacked, and whether the put had ended.
-    fn await_moment(&mut self, put: &mut Proc, when: When, id: &str, digest: &str) -> (Told, u64, bool) {
+    /// Waits for the moment. Gives what the leader said last, the most that it lacked, and whether
+    /// the put had ended.
+    fn await_moment(
+        &mut self,
+        put: &mut Proc,
+        when: When,
+        id: &str,
+        digest: &str,
+    ) -> (Told, u64, bool) {
         let mut raw = Raw::client(&self.leader, "watcher");
-        let before: Vec<Vec<String>> = self.workers.iter().map(|worker| worker.own("staging")).collect();
+        let before: Vec<Vec<String>> =
+            self.workers.iter().map(|worker| worker.own("staging")).collect();
         let (start, mut lacked, mut since) = (Instant::now(), 0, None::<Instant>);
         loop {
             let told = ask(&mut raw, id, digest).expect("the leader lives");
@@ -425,11 +453,14 @@ impl World {
             if put.has_ended() {
                 return (told, lacked, true);
             }
-            let is_staged =
-                || self.workers.iter().zip(&before).any(|(worker, was)| worker.own("staging") != *was);
+            let is_staged = || {
+                self.workers.iter().zip(&before).any(|(worker, was)| worker.own("staging") != *was)
+            };
             let (begun, then) = match when {
                 When::After(delay) => (true, start + delay),
-                When::Received(share) => (lacked > 0 && told.received * 100 >= lacked * share, start),
+                When::Received(share) => {
+                    (lacked > 0 && told.received * 100 >= lacked * share, start)
+                }
                 When::Staged(delay) => {
                     if since.is_none() && is_staged() {
                         since = Some(Instant::now());
@@ -489,7 +520,10 @@ impl World {
         let stage = stage(told, had_ended);
         if let When::After(_) = when {
             // Moments are to be those when something happens.
-            self.span = self.span.mul_f64(if had_ended { 0.85 } else { 1.1 }).max(Duration::from_millis(150));
+            self.span = self
+                .span
+                .mul_f64(if had_ended { 0.85 } else { 1.1 })
+                .max(Duration::from_millis(150));
         }
         self.interrupt(random, &victims, &mut put);
         let mut names: Vec<&str> = victims.iter().map(|victim| victim.name()).collect();
@@ -499,7 +533,10 @@ impl World {
         if self.watch.has_seen(id, version) {
             let mut raw = Raw::client(&self.leader, "watcher");
             let told = ask(&mut raw, id, &digest).unwrap();
-            assert!(told.kept, "{id} version {version} was visible, and the leader does not keep it");
+            assert!(
+                told.kept,
+                "{id} version {version} was visible, and the leader does not keep it"
+            );
         }
         let mut running = (!victims.contains(&Victim::Client) || had_ended).then_some(put);
         self.went_on += u32::from(running.is_some());
@@ -603,8 +640,12 @@ impl World {
         }
         for worker in &self.workers {
             until("the workers' disks are free", || {
-                let found =
-                    [worker.entries(), worker.own("sets"), worker.own("staging"), worker.own("trash")];
+                let found = [
+                    worker.entries(),
+                    worker.own("sets"),
+                    worker.own("staging"),
+                    worker.own("trash"),
+                ];
                 let is_so = found[0] == [".heft"] && found[1..].iter().all(Vec::is_empty);
                 if is_so { Ok(()) } else { Err(format!("worker {}: {found:?}", worker.id)) }
             });

@@ -1,7 +1,13 @@
-//! Datasets with real processes: `heft dataset` and `heft submit --cache`, a leader, and workers with caches of their own. What a
-//! person who uses them may rely on, one thing a test.
+//! Datasets with real processes: `heft dataset` and `heft submit --cache`, a leader, and workers
+//! with caches of their own. What a person who uses them may rely on, one thing a test.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/caches.rs"]
 mod caches;
@@ -128,12 +134,13 @@ fn files(seed: u64, bytes: usize) -> Files {
 }
 
 fn shows(worker: &Holder, id: &str, files: &Files) {
-    let seen = see(&worker.cache(), id).unwrap_or_else(|| panic!("{id} is not visible at {}", worker.id));
+    let seen =
+        see(&worker.cache(), id).unwrap_or_else(|| panic!("{id} is not visible at {}", worker.id));
     assert!(seen.files == prints(files), "{id} at {}: {:?}", worker.id, seen.files.keys());
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -238,7 +245,7 @@ fn a_dataset_that_made_room_for_another_is_reported_and_comes_back_for_a_job() {
     assert!(gone["text"].as_str().unwrap().contains("evicted to make room for third"), "{gone}");
     assert!(see(&worker.cache(), "first").is_none());
     shows(&worker, "second", &datasets[1]);
-    // Eviction is no loss: it does not come back by itself.
+    // Eviction is not a loss: it does not come back by itself.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(world.state("first", &worker)["state"], "gone");
     world.job_sees(&["first/a.bin"], &[("a.bin", &datasets[0]["a.bin"])]);
@@ -321,7 +328,8 @@ fn a_file_that_was_damaged_in_a_cache_is_found_dropped_and_fetched_again() {
 /// What is left in a worker's cache directory when nothing is held.
 fn is_empty(worker: &Holder) {
     until("the cache is empty", || {
-        let parts = [worker.entries(), worker.own("sets"), worker.own("staging"), worker.own("trash")];
+        let parts =
+            [worker.entries(), worker.own("sets"), worker.own("staging"), worker.own("trash")];
         let is_so = parts[0] == [".heft"] && parts[1..].iter().all(Vec::is_empty);
         if is_so { Ok(()) } else { Err(format!("{parts:?}")) }
     });
@@ -371,18 +379,29 @@ fn rm_reaches_a_worker_that_was_away_also_if_the_leader_was_killed_meanwhile() {
 }
 
 #[test]
-fn a_job_that_comes_after_a_replace_sees_the_new_dataset_also_where_a_job_had_brought_the_old_one() {
+fn a_job_that_comes_after_a_replace_sees_the_new_dataset_also_where_a_job_had_brought_the_old_one()
+{
     let world = World::durable();
     let mut worker = world.worker(1, &[]);
     let versions = [files(15, 2 * MIB), files(16, 2 * MIB), files(17, 2 * MIB)];
     put(&world.addr(), "set", &world.source("v0", &versions[0]), &["--target", "none"]);
     world.job_sees(&["set/a.bin"], &[("a.bin", &versions[0]["a.bin"])]);
     shows(&worker, "set", &versions[0]);
-    put(&world.addr(), "set", &world.source("v1", &versions[1]), &["--target", "none", "--replace"]);
+    put(
+        &world.addr(),
+        "set",
+        &world.source("v1", &versions[1]),
+        &["--target", "none", "--replace"],
+    );
     world.job_sees(&["set/a.bin"], &[("a.bin", &versions[1]["a.bin"])]);
     // A worker that was away meanwhile.
     worker.proc.kill();
-    put(&world.addr(), "set", &world.source("v2", &versions[2]), &["--target", "none", "--replace"]);
+    put(
+        &world.addr(),
+        "set",
+        &world.source("v2", &versions[2]),
+        &["--target", "none", "--replace"],
+    );
     worker.start_again();
     world.job_sees(&["set/a.bin"], &[("a.bin", &versions[2]["a.bin"])]);
     shows(&worker, "set", &versions[2]);
@@ -408,7 +427,8 @@ fn two_that_put_other_content_under_one_id_leave_one_of_both() {
                 let (_, refused) = ended.iter().find(|(code, _)| *code == Some(3)).unwrap();
                 assert_eq!(refused["reason"], "conflict", "{refused:#}");
             } else {
-                // One of them may hear that its content was replaced by the other's; both at once cannot be.
+                // One of them may hear that its content was replaced by the other's; both at once
+                // cannot be.
                 assert!(ended.iter().any(|(code, _)| *code == Some(0)), "{ended:#?}");
             }
             world.until_state(&id, &worker, "held");
@@ -466,10 +486,15 @@ fn a_put_over_a_line_that_breaks_again_and_again_goes_on_where_it_was() {
     let plans = (0..40).map(|_| Plan::Cut(Way::ToLeader, 5 * MIB as u64));
     let proxy = Proxy::start(world.leader.port, plans);
     let bytes = noise(20 * MIB, 77);
-    let source = world.source("broken", &vec![("big.bin".to_owned(), bytes.clone())].into_iter().collect());
-    let (code, out, err) = heft(&["dataset", &proxy.addr(), "put", "broken", source.to_str().unwrap()]);
+    let source =
+        world.source("broken", &vec![("big.bin".to_owned(), bytes.clone())].into_iter().collect());
+    let (code, out, err) =
+        heft(&["dataset", &proxy.addr(), "put", "broken", source.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{out}{err}");
     let (sent, cuts) = (proxy.bytes(Way::ToLeader), proxy.cuts());
     assert!(cuts >= 3, "{cuts} cuts");
-    assert!(sent < bytes.len() as u64 + (cuts + 1) * 2 * MIB as u64, "{sent} bytes with {cuts} cuts");
+    assert!(
+        sent < bytes.len() as u64 + (cuts + 1) * 2 * MIB as u64,
+        "{sent} bytes with {cuts} cuts"
+    );
 }

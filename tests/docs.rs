@@ -1,5 +1,5 @@
-//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name, and the rows that
-//! sources, tests and documents refer to are in `docs/spec.md`.
+//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name,
+//! and the rows that sources, tests and documents refer to are in `docs/spec.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -32,7 +32,8 @@ fn the_protocol_document_has_every_type_feature_reason_and_limit() {
             let heading = format!("### {} {}\n", kind.code(), kind.name());
             assert!(text.contains(&heading), "no heading {heading:?}");
         } else {
-            let section = text.lines().any(|line| line.starts_with("### ") && line.contains(kind.name()));
+            let section =
+                text.lines().any(|line| line.starts_with("### ") && line.contains(kind.name()));
             assert!(section, "no section for {kind}");
         }
     }
@@ -80,8 +81,8 @@ fn the_limits_of_the_leaders_memory_are_there_under_their_names() {
         let Some(constants) = last.strip_prefix("in the sources: ") else { continue };
         for name in constants.split('`').skip(1).step_by(2) {
             names += 1;
-            let is_there =
-                sources.contains(&format!("const {name}: ")) || sources.contains(&format!("pub {name}: "));
+            let is_there = sources.contains(&format!("const {name}: "))
+                || sources.contains(&format!("pub {name}: "));
             assert!(is_there, "{name} of {entry}");
         }
     }
@@ -91,7 +92,9 @@ fn the_limits_of_the_leaders_memory_are_there_under_their_names() {
 #[test]
 fn the_storage_document_has_every_marker_and_every_record() {
     let text = document("docs/storage.md");
-    for kind in [format::Kind::Log, format::Kind::Snapshot, format::Kind::Metadata, format::Kind::Map] {
+    for kind in
+        [format::Kind::Log, format::Kind::Snapshot, format::Kind::Metadata, format::Kind::Map]
+    {
         let [a, b, c, d] = kind.marker();
         let marker = format!("{} `{a:02X} {b:02X} {c:02X} {d:02X}`", kind.name());
         assert!(text.contains(&marker), "no marker {marker:?}");
@@ -172,7 +175,8 @@ fn prefix_of(id: &str) -> Option<&str> {
     (is_prefix && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(prefix)
 }
 
-/// The id of the row of `docs/spec.md` that a line begins: `| W05 | ...` in a table, `**W05** ...` as a paragraph.
+/// The id of the row of `docs/spec.md` that a line begins: `| W05 | ...` in a table, `**W05** ...`
+/// as a paragraph.
 fn row_of(line: &str) -> Option<&str> {
     let id = match line.strip_prefix("| ") {
         Some(cells) => cells.split(" |").next()?,
@@ -181,7 +185,8 @@ fn row_of(line: &str) -> Option<&str> {
     prefix_of(id).map(|_| id)
 }
 
-/// The rows that a text names: `W05`, `C05-C07`, and `fn c07_c30_...`, as tests are named after rows.
+/// The rows that a text names: `W05`, `C05-C07`, and `fn c07_c30_...`, as tests are named after
+/// rows.
 fn named_in(text: &str, prefixes: &BTreeSet<&str>) -> BTreeSet<String> {
     let known_prefix = |id: &str| prefix_of(id).is_some_and(|prefix| prefixes.contains(prefix));
     let mut named = BTreeSet::new();
@@ -201,10 +206,14 @@ fn named_in(text: &str, prefixes: &BTreeSet<&str>) -> BTreeSet<String> {
             && let Some(prefix) = prefix_of(first).filter(|prefix| prefix_of(last) == Some(*prefix))
         {
             let number = |id: &str| id.strip_prefix(prefix).unwrap().parse::<u32>().unwrap();
-            named.extend((number(first)..=number(last)).map(|number| format!("{prefix}{number:02}")));
+            named.extend(
+                (number(first)..=number(last)).map(|number| format!("{prefix}{number:02}")),
+            );
         }
         if is_named {
-            named.extend(word.split('_').map(str::to_ascii_uppercase).take_while(|id| known_prefix(id)));
+            named.extend(
+                word.split('_').map(str::to_ascii_uppercase).take_while(|id| known_prefix(id)),
+            );
         }
     }
     named
@@ -214,8 +223,9 @@ fn named_in(text: &str, prefixes: &BTreeSet<&str>) -> BTreeSet<String> {
 fn texts_beneath(directory: &Path, texts: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        let is_text =
-            path.extension().is_some_and(|end| ["rs", "md", "py", "json"].iter().any(|of| end == *of));
+        let is_text = path
+            .extension()
+            .is_some_and(|end| ["rs", "md", "py", "json"].iter().any(|of| end == *of));
         match path.is_dir() {
             true if path.ends_with("target") => {}
             true => texts_beneath(&path, texts),

@@ -1,9 +1,15 @@
-//! Which driver serves, on systems that do not let a leader have what it is used to: io_uring that is forbidden, hidden or
-//! short of memory, no pipes, too few descriptors. The leader falls back or refuses, as `--driver` asked, and says what to
-//! do; what it can do, it does right.
+//! Which driver serves, on systems that do not let a leader have what it is used to: io_uring that
+//! is forbidden, hidden or short of memory, no pipes, too few descriptors. The leader falls back or
+//! refuses, as `--driver` asked, and says what to do; what it can do, it does right.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/blobs.rs"]
 mod blobs;
@@ -34,10 +40,12 @@ const NO_RING: [(&str, &str); 3] = [
 
 /// Starts a leader that has to start.
 fn started(confines: &[&str], args: &[&str]) -> Leader {
-    Leader::confined(confines, args).unwrap_or_else(|(code, lines)| panic!("ended with {code:?}: {lines:#?}"))
+    Leader::confined(confines, args)
+        .unwrap_or_else(|(code, lines)| panic!("ended with {code:?}: {lines:#?}"))
 }
 
-/// Starts a leader that must not start: it ends with code 3 and has said nothing of listening. Gives what it said.
+/// Starts a leader that must not start: it ends with code 3 and has said nothing of listening.
+/// Gives what it said.
 fn refused(confines: &[&str], args: &[&str]) -> String {
     match Leader::confined(confines, args) {
         Ok(leader) => panic!("it listens: {:?}", leader.proc.said("listening on")),
@@ -54,12 +62,16 @@ fn status(leader: &Leader) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// The driver that runs, which the line at start, the log, the status for programs and the one for people all name.
+/// The driver that runs, which the line at start, the log, the status for programs and the one for
+/// people all name.
 fn driver_of(leader: &Leader) -> String {
     let driver = status(leader)["leader"]["driver"].as_str().unwrap().to_owned();
     let listening = leader.proc.said("listening on").unwrap();
     assert!(listening.contains(&format!("(driver {driver},")), "{listening}");
-    assert!(leader.proc.said(&format!("driver {driver}: ")).is_some(), "the log says why it is {driver}");
+    assert!(
+        leader.proc.said(&format!("driver {driver}: ")).is_some(),
+        "the log says why it is {driver}"
+    );
     let (code, table, _) = heft(&["status", &leader.addr()]);
     assert_eq!(code, Some(0));
     assert!(table.contains(&format!("driver {driver},")), "{table}");
@@ -77,7 +89,8 @@ fn assert_serves(leader: &Leader) -> Value {
     status(leader)["leader"].take()
 }
 
-/// Why this system has no io_uring, if it has none: then tests that need it have nothing to look at.
+/// Why this system has no io_uring, if it has none: then tests that need it have nothing to look
+/// at.
 fn no_ring_here() -> Option<String> {
     let (_, lines) = Leader::confined(&[], &["--driver", "uring"]).err()?;
     let why = lines.join("\n");
@@ -132,7 +145,8 @@ fn a_leader_that_is_not_to_use_io_uring_does_not_even_look() {
 #[test]
 fn without_pipes_there_is_no_lane_and_chunks_go_by_buffers() {
     for driver in ["portable", "auto"] {
-        let leader = started(&["--refuse", "pipe2=EMFILE"], &["--driver", driver, "--verify", "end"]);
+        let leader =
+            started(&["--refuse", "pipe2=EMFILE"], &["--driver", driver, "--verify", "end"]);
         let said = leader.proc.said("no lane, chunks go by buffers").expect("the log says so");
         assert!(said.contains("ulimit -n"), "{said}");
         let after = assert_serves(&leader);
@@ -224,7 +238,9 @@ fn out_of_descriptors_the_leader_serves_whom_it_has_and_takes_others_when_some_l
     for mut waited in crowd {
         assert_eq!(waited.next().expect("who waited is served").kind, Kind::Welcome);
     }
-    leader.proc.wait_for("that it accepts again", |line| line.contains("accepted again").then_some(()));
+    leader
+        .proc
+        .wait_for("that it accepts again", |line| line.contains("accepted again").then_some(()));
     run_job(3);
     assert_serves(&leader);
 }
@@ -290,13 +306,16 @@ fn a_leader_stops_though_peers_take_nothing_or_say_nothing() {
 /// A frame that is longer than any.
 const GARBAGE: [u8; 40] = [0x7f; 40];
 
-/// Says this last and closes its side of the connection. The leader has read all of it, then, or has given the peer up: where a
-/// receive buffer is full to the brim, Linux drops whole segments with the acknowledgements in them, and what the peer has sent
-/// last may not arrive until it reads.
+/// Says this last and closes its side of the connection. The leader has read all of it, then, or
+/// has given the peer up: where a receive buffer is full to the brim, Linux drops whole segments
+/// with the acknowledgements in them, and what the peer has sent last may not arrive until it
+/// reads.
 fn leave(leader: &mut Leader, peer: &mut Raw, last: &[u8]) {
     peer.stream.write_all(last).unwrap();
     peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
-    leader.proc.wait_for("the end of a connection", |line| line.contains("connection ended").then_some(()));
+    leader.proc.wait_for("the end of a connection", |line| {
+        line.contains("connection ended").then_some(())
+    });
 }
 
 #[test]

@@ -7,8 +7,8 @@ mod support;
 use chunking::frame::Trailers;
 use chunking::message::parse_credit;
 use chunking::{
-    ChunkHead, ChunkPlan, Codec, Decoder, FrameError, Generation, Head, InboundLimits, Inflater, Kind,
-    Message, Step,
+    ChunkHead, ChunkPlan, Codec, Decoder, FrameError, Generation, Head, InboundLimits, Inflater,
+    Kind, Message, Step,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -111,7 +111,10 @@ impl Vector {
                         zeros_left = 0;
                     } else {
                         decoder.finish(input)?;
-                        panic!("{}: the bytes ran out and the decoder does not say so", self.name());
+                        panic!(
+                            "{}: the bytes ran out and the decoder does not say so",
+                            self.name()
+                        );
                     }
                 }
             }
@@ -134,7 +137,11 @@ impl Vector {
         assert_eq!(self.expect(&format!("{layer}_error")), name, "{}: {error}", self.name());
         for said in self.expect("says").as_array().unwrap() {
             let said = said.as_str().unwrap();
-            assert!(error.to_string().contains(said), "{}: \"{error}\" does not say {said}", self.name());
+            assert!(
+                error.to_string().contains(said),
+                "{}: \"{error}\" does not say {said}",
+                self.name()
+            );
         }
     }
 
@@ -159,7 +166,10 @@ fn named(generation: &str) -> Generation {
     }
 }
 
-fn read_chunk(plan: ChunkPlan, payload: &[u8]) -> Result<(u32, Codec, Vec<u8>), chunking::ChunkError> {
+fn read_chunk(
+    plan: ChunkPlan,
+    payload: &[u8],
+) -> Result<(u32, Codec, Vec<u8>), chunking::ChunkError> {
     let (head, sent) = ChunkHead::decode(payload)?;
     let index = plan.check(&head, u32::try_from(sent.len()).unwrap())?;
     let mut scratch = Vec::new();
@@ -175,7 +185,12 @@ fn every_vector_is_read_as_it_says_however_it_is_cut() {
         for piece in [usize::MAX, small, 7 + small, 64] {
             match vector.read(piece) {
                 Ok(read) => {
-                    assert!(!vector.expects_error("frame"), "{}: read {:?}", vector.name(), read.head);
+                    assert!(
+                        !vector.expects_error("frame"),
+                        "{}: read {:?}",
+                        vector.name(),
+                        read.head
+                    );
                     if let Some(expected) = vector.expect("frame").as_object() {
                         for (member, value) in
                             expected.iter().filter(|(m, _)| *m != "kind" && *m != "payload_hex")
@@ -194,7 +209,9 @@ fn every_vector_is_read_as_it_says_however_it_is_cut() {
 
 #[test]
 fn every_vector_means_what_it_says() {
-    for vector in Vector::all().iter().filter(|vector| !vector.expects_error("frame") && vector.zeros == 0) {
+    for vector in
+        Vector::all().iter().filter(|vector| !vector.expects_error("frame") && vector.zeros == 0)
+    {
         let read = vector.read(usize::MAX).unwrap();
         let kind = match Kind::try_from(read.code) {
             Ok(kind) => kind,
@@ -215,14 +232,23 @@ fn every_vector_means_what_it_says() {
             match read_chunk(vector.plan(), &read.payload) {
                 Ok((index, codec, raw)) => {
                     let expected = vector.expect("chunk");
-                    assert_eq!((&expected["index"], &expected["codec"]), (&json!(index), &json!(codec)));
-                    assert!(raw == unhex(expected["raw_hex"].as_str().unwrap()), "{}", vector.name());
+                    assert_eq!(
+                        (&expected["index"], &expected["codec"]),
+                        (&json!(index), &json!(codec))
+                    );
+                    assert!(
+                        raw == unhex(expected["raw_hex"].as_str().unwrap()),
+                        "{}",
+                        vector.name()
+                    );
                 }
                 Err(error) => vector.check_error("chunk", &error),
             }
         } else if kind.code() >= 30 {
             match Message::decode(kind, &read.payload) {
-                Ok(message) => assert_eq!(&json!(message), vector.expect("message"), "{}", vector.name()),
+                Ok(message) => {
+                    assert_eq!(&json!(message), vector.expect("message"), "{}", vector.name())
+                }
                 Err(error) => vector.check_error("message", &error),
             }
         }
@@ -281,14 +307,16 @@ fn every_sound_vector_is_written_to_the_same_bytes() {
 #[test]
 fn the_vectors_show_every_kind_every_generation_and_every_error() {
     let all = Vector::all();
-    let seen =
-        |pick: &dyn Fn(&Vector) -> Option<String>| all.iter().filter_map(pick).collect::<BTreeSet<_>>();
+    let seen = |pick: &dyn Fn(&Vector) -> Option<String>| {
+        all.iter().filter_map(pick).collect::<BTreeSet<_>>()
+    };
 
     let kinds = seen(&|vector| vector.expect("frame")["kind"].as_str().map(str::to_owned));
     let known: BTreeSet<String> = Kind::ALL.iter().map(|kind| kind.name().to_owned()).collect();
     assert_eq!(kinds, known);
 
-    let generations = seen(&|vector| vector.expect("frame")["generation"].as_str().map(str::to_owned));
+    let generations =
+        seen(&|vector| vector.expect("frame")["generation"].as_str().map(str::to_owned));
     assert_eq!(generations.len(), 3);
 
     let errors = seen(&|vector| {

@@ -1,5 +1,5 @@
-//! Holds manifests and packs of datasets against `vectors/frames.json`, which a second implementation wrote, and shows what
-//! holds for all of them.
+//! Holds manifests and packs of datasets against `vectors/frames.json`, which a second
+//! implementation wrote, and shows what holds for all of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -24,7 +24,11 @@ fn check_error(vector: &Value, error: &impl std::error::Error) -> String {
     assert_eq!(vector["expect"]["error"], name, "{}: {error}", vector["name"]);
     for said in vector["expect"]["says"].as_array().unwrap() {
         let said = said.as_str().unwrap();
-        assert!(error.to_string().contains(said), "{}: \"{error}\" does not say {said}", vector["name"]);
+        assert!(
+            error.to_string().contains(said),
+            "{}: \"{error}\" does not say {said}",
+            vector["name"]
+        );
     }
     name.to_owned()
 }
@@ -61,7 +65,12 @@ fn ca09_every_pack_is_read_and_written_as_its_vector_says() {
         let tail = unhex(vector["tail_hex"].as_str().unwrap());
         match Layout::from_tail(&tail, vector["size"].as_u64().unwrap()) {
             Ok(layout) => {
-                assert_eq!(json!(layout.pieces()), vector["expect"]["pieces"], "{}", vector["name"]);
+                assert_eq!(
+                    json!(layout.pieces()),
+                    vector["expect"]["pieces"],
+                    "{}",
+                    vector["name"]
+                );
                 assert_eq!(layout.tail(), tail, "{}", vector["name"]);
             }
             Err(error) => {

@@ -1,4 +1,5 @@
-//! What holds for all frames, messages and bitmaps, whatever they contain and however the bytes are cut.
+//! What holds for all frames, messages and bitmaps, whatever they contain and however the bytes are
+//! cut.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::wildcard_enum_match_arm)]
@@ -8,15 +9,15 @@ mod support;
 use chunking::dataset::Piece;
 use chunking::frame::Trailers;
 use chunking::message::{
-    self, Abort, Answer, AnswerStatus, Ask, Cancel, Done, Features, Grant, Have, Heartbeat, HeldJob,
-    HeldJobs, HeldPart, Hold, HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open,
-    OpenFlags, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received,
-    Refused, Release, DatasetEntry, DatasetList, DatasetState, Settled, Spread, SpreadStage, Stage, Standing, Start,
-    Submitted, Text, Verdict, Void, Welcome,
+    self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
+    Features, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold, HoldFlags, Inspect,
+    Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, PIECE_HEAD_BYTES, Pack,
+    PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
-    Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head, InboundLimits, Kind,
-    Message, Ranges, Step,
+    Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
+    InboundLimits, Kind, Message, Ranges, Step,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -41,7 +42,13 @@ fn uuid() -> impl Strategy<Value = Uuid> {
 fn owned_frame() -> impl Strategy<Value = OwnedFrame> {
     let subject = prop_oneof![Just(String::new()), "[a-zé計.*>]{0,40}"];
     (any::<u8>(), uuid(), uuid(), subject, vec(any::<u8>(), 0..300)).prop_map(
-        |(code, msg_id, corr_id, subject, payload)| OwnedFrame { code, msg_id, corr_id, subject, payload },
+        |(code, msg_id, corr_id, subject, payload)| OwnedFrame {
+            code,
+            msg_id,
+            corr_id,
+            subject,
+            payload,
+        },
     )
 }
 
@@ -135,7 +142,8 @@ fn summed(frame: &OwnedFrame) -> Vec<u8> {
         payload_len: u32::try_from(frame.payload.len()).unwrap(),
     };
     let mut bytes = Vec::new();
-    let trailer = head.append_summed(Generation::F2, crc32fast::hash(&frame.payload), &mut bytes).unwrap();
+    let trailer =
+        head.append_summed(Generation::F2, crc32fast::hash(&frame.payload), &mut bytes).unwrap();
     [&bytes[..], &frame.payload, &trailer].concat()
 }
 
@@ -145,8 +153,8 @@ fn checking(trailers: Trailers) -> Decoder {
     decoder
 }
 
-/// What a connection gives before it waits or fails: how many frames, and whether it failed. Read as whole frames, and in
-/// steps.
+/// What a connection gives before it waits or fails: how many frames, and whether it failed. Read
+/// as whole frames, and in steps.
 fn outcomes(decoder: &Decoder, bytes: &[u8]) -> [(usize, bool); 2] {
     let (mut whole, mut rest, mut frames) = (decoder.clone(), bytes, 0);
     let failed = loop {
@@ -177,7 +185,12 @@ fn no_flip_passes(decoder: &Decoder, frame: &[u8], behind: &[u8], what: &str) {
     for bit in 0..8 * frame.len() {
         let mut bytes = sound.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(outcomes(decoder, &bytes), [(0, true); 2], "{what}: bit {bit} of {}", frame.len());
+        assert_eq!(
+            outcomes(decoder, &bytes),
+            [(0, true); 2],
+            "{what}: bit {bit} of {}",
+            frame.len()
+        );
     }
 }
 
@@ -195,7 +208,12 @@ fn w08_any_bit_that_turns_over_in_any_frame_with_a_checksum_is_found() {
             [("", &b""[..]), ("", &[0; 4]), ("job.submit.calcA", b"{}"), ("s", &[7; 61])]
         {
             let what = format!("{kind} {subject:?} with {} bytes", payload.len());
-            no_flip_passes(&checking(Trailers::Required), &frame(*kind, subject, payload), &behind, &what);
+            no_flip_passes(
+                &checking(Trailers::Required),
+                &frame(*kind, subject, payload),
+                &behind,
+                &what,
+            );
         }
     }
     // Where they begin, on either side.
@@ -250,13 +268,28 @@ fn digest() -> impl Strategy<Value = Digest> {
 }
 
 fn open() -> impl Strategy<Value = Message<'static>> {
-    let purpose =
-        select(vec![Purpose::Input, Purpose::Archive, Purpose::Stdout, Purpose::Dataset, Purpose::Payload]);
+    let purpose = select(vec![
+        Purpose::Input,
+        Purpose::Archive,
+        Purpose::Stdout,
+        Purpose::Dataset,
+        Purpose::Payload,
+    ]);
     let front = (purpose, select(Codec::ALL.to_vec()), digest(), any::<u16>(), any::<u32>());
     (front, any::<u64>(), uuid(), any::<u32>(), name()).prop_map(
         |((purpose, codec, digest, flags, chunk_bytes), size, owner, attempt, name)| {
             let (digest, flags) = (digest.kind, OpenFlags(flags));
-            Message::Open(Open { purpose, codec, digest, flags, chunk_bytes, size, owner, attempt, name })
+            Message::Open(Open {
+                purpose,
+                codec,
+                digest,
+                flags,
+                chunk_bytes,
+                size,
+                owner,
+                attempt,
+                name,
+            })
         },
     )
 }
@@ -275,9 +308,15 @@ fn piece() -> impl Strategy<Value = Message<'static>> {
 fn message() -> impl Strategy<Value = Message<'static>> {
     let reason = || any::<u16>().prop_map(Reason);
     let held_job = (uuid(), any::<u32>(), any::<u32>());
-    let standing = select(vec![Standing::Queued, Standing::Assigned, Standing::Running, Standing::Finished]);
-    let stage =
-        select(vec![Stage::Waiting, Stage::Receiving, Stage::Running, Stage::Packing, Stage::Returning]);
+    let standing =
+        select(vec![Standing::Queued, Standing::Assigned, Standing::Running, Standing::Finished]);
+    let stage = select(vec![
+        Stage::Waiting,
+        Stage::Receiving,
+        Stage::Running,
+        Stage::Packing,
+        Stage::Returning,
+    ]);
     let limits = vec((any::<u16>().prop_map(LimitId), any::<u64>()), 0..20);
     let json = || vec(any::<u8>(), 0..50).prop_map(|json| -> &'static [u8] { json.leak() });
     let status = select(vec![AnswerStatus::Whole, AnswerStatus::MoreFollows, AnswerStatus::Error]);
@@ -287,21 +326,27 @@ fn message() -> impl Strategy<Value = Message<'static>> {
             let limits: LimitList = limits.into_iter().collect();
             Message::Welcome(Welcome { leader, software, features: Features(features), limits })
         }),
-        (any::<u32>(), reason(), text(), ranges(), proptest::option::of(any::<[u32; 3]>())).prop_map(
-            |(window, reason, text, held, part)| {
-                let part = HeldPart(part.map(|[index, bytes, crc_sent]| PartOf { index, bytes, crc_sent }));
+        (any::<u32>(), reason(), text(), ranges(), proptest::option::of(any::<[u32; 3]>()))
+            .prop_map(|(window, reason, text, held, part)| {
+                let part = HeldPart(part.map(|[index, bytes, crc_sent]| PartOf {
+                    index,
+                    bytes,
+                    crc_sent,
+                }));
                 Message::Grant(Grant { window, reason, text, held, part })
-            }
-        ),
+            }),
         piece(),
         digest().prop_map(|digest| Message::Done(Done { digest })),
         Just(Message::Verdict(Verdict::Ok)),
         ranges().prop_map(|ranges| Message::Verdict(Verdict::Resend(ranges))),
-        (reason(), text()).prop_map(|(reason, text)| Message::Verdict(Verdict::Failed { reason, text })),
+        (reason(), text())
+            .prop_map(|(reason, text)| Message::Verdict(Verdict::Failed { reason, text })),
         (reason(), text()).prop_map(|(reason, text)| Message::Abort(Abort { reason, text })),
-        (any::<u64>(), reason()).prop_map(|(offset, reason)| Message::Void(Void { offset, reason })),
-        (standing, any::<u32>(), any::<u32>())
-            .prop_map(|(standing, run, ahead)| Message::Submitted(Submitted { standing, run, ahead })),
+        (any::<u64>(), reason())
+            .prop_map(|(offset, reason)| Message::Void(Void { offset, reason })),
+        (standing, any::<u32>(), any::<u32>()).prop_map(|(standing, run, ahead)| {
+            Message::Submitted(Submitted { standing, run, ahead })
+        }),
         (reason(), any::<u64>(), any::<u64>(), name(), text()).prop_map(
             |(reason, value, limit, hop, text)| {
                 Message::Refused(Refused { reason, value, limit, hop, text })
@@ -312,16 +357,24 @@ fn message() -> impl Strategy<Value = Message<'static>> {
             attempt,
             lease_ms
         })),
-        (any::<u16>(), any::<u32>(), vec(held_job, 0..30)).prop_map(|(cpu_permille, credit, jobs)| {
-            let jobs = jobs.into_iter().map(|(job, run, attempt)| HeldJob { job, run, attempt });
-            Message::Heartbeat(Heartbeat { cpu_permille, credit, jobs: HeldJobs::new(jobs.collect()) })
-        }),
+        (any::<u16>(), any::<u32>(), vec(held_job, 0..30)).prop_map(
+            |(cpu_permille, credit, jobs)| {
+                let jobs =
+                    jobs.into_iter().map(|(job, run, attempt)| HeldJob { job, run, attempt });
+                Message::Heartbeat(Heartbeat {
+                    cpu_permille,
+                    credit,
+                    jobs: HeldJobs::new(jobs.collect()),
+                })
+            }
+        ),
         (any::<[u32; 2]>(), stage, any::<[u64; 2]>(), text()).prop_map(
             |([run, attempt], stage, [done, total], text)| {
                 Message::Progress(Progress { run, attempt, stage, done, total, text })
             }
         ),
-        (any::<u32>(), text()).prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
+        (any::<u32>(), text())
+            .prop_map(|(attempt, text)| Message::Cancel(Cancel { attempt, text })),
         any::<u32>().prop_map(|run| Message::Settled(Settled { run })),
         any::<u32>().prop_map(|run| Message::Received(Received { run })),
         Just(Message::Keepalive(Keepalive {})),
@@ -338,19 +391,29 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
     let reason = any::<u16>().prop_map(Reason);
     let what = select(vec![Lacking::Nothing, Lacking::Manifest, Lacking::Pieces]);
     let stage = select(vec![SpreadStage::Stored, SpreadStage::Over]);
-    let state = select(vec![DatasetState::Held, DatasetState::Gone, DatasetState::Wanted, DatasetState::Lost]);
+    let state = select(vec![
+        DatasetState::Held,
+        DatasetState::Gone,
+        DatasetState::Wanted,
+        DatasetState::Lost,
+    ]);
     let piece = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(blake3, len)| Piece { blake3, len });
-    let dataset = (state, digest(), name(), text()).prop_map(|(state, digest, cache_id, text)| DatasetEntry {
-        state,
-        digest,
-        cache_id,
-        text,
-    });
+    let dataset = (state, digest(), name(), text())
+        .prop_map(|(state, digest, cache_id, text)| DatasetEntry { state, digest, cache_id, text });
     let put = (digest(), uuid(), any::<[u64; 2]>(), any::<u32>(), any::<u16>(), name(), name());
     prop_oneof![
         put.prop_map(|(digest, manifest, [bytes, deadline_ms], files, flags, cache_id, target)| {
             let flags = PutFlags(flags);
-            Message::Put(Put { digest, manifest, bytes, files, flags, deadline_ms, cache_id, target })
+            Message::Put(Put {
+                digest,
+                manifest,
+                bytes,
+                files,
+                flags,
+                deadline_ms,
+                cache_id,
+                target,
+            })
         }),
         (what, any::<u64>(), ranges()).prop_map(|(what, bytes, pieces)| Message::Lack(Lack {
             what,
@@ -383,9 +446,11 @@ fn dataset_message() -> impl Strategy<Value = Message<'static>> {
             text,
             cache_id
         })),
-        (any::<u8>(), any::<[u64; 2]>(), vec(dataset, 0..20)).prop_map(|(anew, [budget, used], datasets)| {
-            Message::Have(Have { anew, budget, used, datasets: DatasetList::new(datasets) })
-        }),
+        (any::<u8>(), any::<[u64; 2]>(), vec(dataset, 0..20)).prop_map(
+            |(anew, [budget, used], datasets)| {
+                Message::Have(Have { anew, budget, used, datasets: DatasetList::new(datasets) })
+            }
+        ),
         name().prop_map(|cache_id| Message::Inspect(Inspect { cache_id })),
     ]
 }
@@ -441,8 +506,8 @@ proptest! {
         message.encode(&mut payload);
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
-        // JSON and bytes of a chunk go to the end of the payload, so nothing can stand behind them; nor behind a Grant without
-        // a part, which has to say so if something follows.
+        // JSON and bytes of a chunk go to the end of the payload, so nothing can stand behind them;
+        // nor behind a Grant without a part, which has to say so if something follows.
         let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none());
         if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece) && !is_open_ended {
             payload.extend_from_slice(&appended);
@@ -458,8 +523,8 @@ proptest! {
         let kind = kind_of(&message);
         let whole = payload.len();
         payload.truncate(at.index(whole));
-        // JSON goes to the end of the payload, so only its front can be missing; of a chunk's bytes there is at least one. A
-        // Grant may go without its part.
+        // JSON goes to the end of the payload, so only its front can be missing; of a chunk's bytes
+        // there is at least one. A Grant may go without its part.
         let front = match kind {
             Kind::Ask => 1,
             Kind::Answer => 2,

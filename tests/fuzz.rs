@@ -1,6 +1,7 @@
 //! Feeds mutated vectors to every reader, seeded, and bounds what they may allocate.
 //!
-//! A failing case prints the target, the seed and the bytes. `HEFT_FUZZ_SEED=n scripts/test fuzz` runs that seed alone.
+//! A failing case prints the target, the seed and the bytes. `HEFT_FUZZ_SEED=n scripts/test fuzz`
+//! runs that seed alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation)]
@@ -42,7 +43,8 @@ impl Random {
     }
 }
 
-/// Targets, and what the mutations start from that they are given: for what comes by the wire, and for what lies on disks.
+/// Targets, and what the mutations start from that they are given: for what comes by the wire, and
+/// for what lies on disks.
 fn all() -> [(&'static [targets::Target], Vec<Vec<u8>>); 2] {
     [(targets::ALL, corpus()), (file_targets::ALL, files())]
 }
@@ -139,21 +141,24 @@ fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What a target may hold at one time for an input of that length. The decoder holds nothing at all; messages what they
-/// carry, twice, since a round trip is checked; inflating 64 KiB of room and the codec's working memory, of which brotli's
-/// window of 16 MiB is the largest.
+/// What a target may hold at one time for an input of that length. The decoder holds nothing at
+/// all; messages what they carry, twice, since a round trip is checked; inflating 64 KiB of room
+/// and the codec's working memory, of which brotli's window of 16 MiB is the largest.
 fn allowance(target: &str, input: usize) -> usize {
     match target {
         "decoder" => 0,
         "messages" => 64 * 1024 + 12 * input,
         "chunks" | "inflate" => (1 << 20) + (18 << 20),
-        // A member costs a borrowed name and value, an item of a list a string: some tens of bytes for each byte pair.
+        // A member costs a borrowed name and value, an item of a list a string: some tens of bytes
+        // for each byte pair.
         "json" => 256 * 1024 + 40 * input,
-        // The lists as they are read and as they are checked, each of them some times what it takes on the wire.
+        // The lists as they are read and as they are checked, each of them some times what it takes
+        // on the wire.
         "manifest" | "pack" => (64 << 10) + 16 * input,
         // What is read of the file, and a window in which groups are looked for.
         "segment" => (2 << 20) + 16 * input,
-        // A job takes more room than its bytes do, and so does a text that says which of many entries is damaged.
+        // A job takes more room than its bytes do, and so does a text that says which of many
+        // entries is damaged.
         "snapshot" | "map" | "entries" => (256 << 10) + 16 * input,
         "metadata" => (16 << 10) + 2 * input,
         other => panic!("no allowance for {other}"),
@@ -183,8 +188,12 @@ fn run_seed(seed: u64, targets: &[targets::Target], corpus: &[Vec<u8>]) {
 fn fuzz_mutated_vectors_and_noise_never_panic_and_never_allocate_more_than_they_should() {
     for (targets, corpus) in all() {
         match std::env::var("HEFT_FUZZ_SEED") {
-            Ok(seed) => run_seed(seed.parse().expect("HEFT_FUZZ_SEED is a number"), targets, &corpus),
-            Err(_) => (0..u64::from(scaled(50, 5000))).for_each(|seed| run_seed(seed, targets, &corpus)),
+            Ok(seed) => {
+                run_seed(seed.parse().expect("HEFT_FUZZ_SEED is a number"), targets, &corpus)
+            }
+            Err(_) => {
+                (0..u64::from(scaled(50, 5000))).for_each(|seed| run_seed(seed, targets, &corpus))
+            }
         }
     }
 }
@@ -212,7 +221,8 @@ fn ca09_a_count_in_a_dataset_reserves_no_memory_before_its_bytes_were_seen() {
         assert!(peak <= 128, "{peak} bytes for {bytes:?}");
     }
     let footer = [&b"HFPK\x02\0\0\0"[..], &16_384u32.to_le_bytes(), &[0; 4]].concat();
-    let peak = peak_of(|| assert!(chunking::dataset::pack::Layout::from_tail(&footer, 16).is_err()));
+    let peak =
+        peak_of(|| assert!(chunking::dataset::pack::Layout::from_tail(&footer, 16).is_err()));
     assert_eq!(peak, 0);
     let pack = [&[1][..], &16_384u16.to_le_bytes(), &[0; 36]].concat();
     let have = [&[1, 1][..], &[0; 16], &512u16.to_le_bytes(), &[0; 38]].concat();

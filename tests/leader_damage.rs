@@ -1,5 +1,6 @@
-//! Bits that turn over on the way between heft peers: what was damaged comes again, and nothing else is delivered. Relays stand
-//! between a real leader and the ends, which are the libraries that programs embed.
+//! Bits that turn over on the way between heft peers: what was damaged comes again, and nothing
+//! else is delivered. Relays stand between a real leader and the ends, which are the libraries that
+//! programs embed.
 //!
 //! `HEFT_TEST_SCALE=long` does it with more jobs. `HEFT_FLIP_SEED` replays the choices of a run.
 
@@ -121,11 +122,11 @@ async fn status(leader: &Leader) -> Value {
     status
 }
 
-/// One frame of each job is damaged, of the kinds in turn. Every job ends well, and nothing but what was sent is delivered. As
-/// many jobs are under way at a time as is said.
+/// One frame of each job is damaged, of the kinds in turn. Every job ends well, and nothing but
+/// what was sent is delivered. As many jobs are under way at a time as is said.
 async fn one_bit_in_a_frame_of_each_job(jobs: usize, at_a_time: usize) {
     let kinds = [Kind::SubmitJob, Kind::AssignJob, Kind::AckJob, Kind::Result];
-    // An assignment that its worker never had is no attempt.
+    // An assignment that its worker never had is not an attempt.
     let leader = Leader::start(&["--attempts", "1"]);
     let dice = Arc::new(Mutex::new(Dice(seed())));
     // Which frame of a job is damaged, and those that were.
@@ -162,7 +163,11 @@ async fn one_bit_in_a_frame_of_each_job(jobs: usize, at_a_time: usize) {
         let Some((mut job, input)) = under_way.pop_front() else { break };
         let result = timeout(PATIENCE, job.wait()).await.expect("an end in time").unwrap();
         assert_eq!(result.status, JobStatus::Ok, "{}", result.stderr);
-        assert!(result.output_archive.unwrap() == answer(&input), "other bytes for job {}", job.id());
+        assert!(
+            result.output_archive.unwrap() == answer(&input),
+            "other bytes for job {}",
+            job.id()
+        );
     }
     assert_eq!(done.lock().unwrap().len(), jobs, "each had its damage");
     let status = status(&leader).await;
@@ -170,7 +175,10 @@ async fn one_bit_in_a_frame_of_each_job(jobs: usize, at_a_time: usize) {
     // Of several on one connection the first is found.
     let counted = status["leader"]["frames_damaged"].as_u64().unwrap();
     let to_leader = (jobs / 2) as u64;
-    assert!(counted == to_leader || at_a_time > 1 && (1..to_leader).contains(&counted), "{counted}");
+    assert!(
+        counted == to_leader || at_a_time > 1 && (1..to_leader).contains(&counted),
+        "{counted}"
+    );
 }
 
 #[tokio::test]
@@ -213,8 +221,9 @@ async fn a_bit_in_any_frame_of_jobs_with_large_inputs_and_outputs_changes_no_byt
     let _worker = Worker::start(at_worker.port, &[("say", SAY_ALL)], &[]);
     let dir = tempfile::tempdir().unwrap();
     let downloads = Downloads::Directory(dir.path().to_owned());
-    let client =
-        Client::connect(&at_client.addr(), &Options { downloads, ..options("clientA") }).await.unwrap();
+    let client = Client::connect(&at_client.addr(), &Options { downloads, ..options("clientA") })
+        .await
+        .unwrap();
     let mut jobs = Vec::new();
     for number in 0..scaled(6, 30) as usize {
         let input = noise(5_000_000 * (number % 2) + 1000, number as u64);
@@ -225,7 +234,12 @@ async fn a_bit_in_any_frame_of_jobs_with_large_inputs_and_outputs_changes_no_byt
     for (job, input) in &mut jobs {
         let finished = timeout(PATIENCE, job.finish()).await.expect("an end in time").unwrap();
         let result = finished.result().unwrap();
-        assert_eq!((result.status, finished.missing.len()), (JobStatus::Ok, 0), "{}", result.stderr);
+        assert_eq!(
+            (result.status, finished.missing.len()),
+            (JobStatus::Ok, 0),
+            "{}",
+            result.stderr
+        );
         let said = match finished.part(Purpose::Stdout) {
             Some(part) => std::fs::read_to_string(part.path().unwrap()).unwrap(),
             None => result.stdout,
@@ -242,7 +256,8 @@ enum Early {
     Credit,
 }
 
-/// Nothing but its own echo in the Welcome protects a Hello, and no later frame says again what a Credit said.
+/// Nothing but its own echo in the Welcome protects a Hello, and no later frame says again what a
+/// Credit said.
 #[tokio::test]
 async fn one_bit_in_the_first_frames_of_a_worker_leaves_it_neither_another_nor_idle() {
     let leader = Leader::start(&[]);
@@ -302,8 +317,11 @@ async fn one_bit_in_the_first_frames_of_a_worker_leaves_it_neither_another_nor_i
             "class": "heft", "credit": 4,
         })
     };
-    let mut expected: HashMap<String, Value> =
-        scenes.iter().enumerate().map(|(number, (_, id))| (id.to_string(), expected(number, *id))).collect();
+    let mut expected: HashMap<String, Value> = scenes
+        .iter()
+        .enumerate()
+        .map(|(number, (_, id))| (id.to_string(), expected(number, *id)))
+        .collect();
     // A place is free again a moment after its job has ended.
     let as_they_are = async {
         while !expected.is_empty() {
@@ -318,7 +336,9 @@ async fn one_bit_in_the_first_frames_of_a_worker_leaves_it_neither_another_nor_i
             }
         }
     };
-    timeout(PATIENCE, as_they_are).await.unwrap_or_else(|_| panic!("not as they said: {expected:?}"));
+    timeout(PATIENCE, as_they_are)
+        .await
+        .unwrap_or_else(|_| panic!("not as they said: {expected:?}"));
     drop(stop);
     client.close().await;
 }
@@ -338,7 +358,8 @@ async fn a_damaged_answer_with_a_result_is_asked_for_again() {
     let mut job = client.submit(request(&input)).await.unwrap();
     timeout(PATIENCE, job.wait()).await.expect("an end in time").unwrap();
     let other = Client::connect(&relay.addr(), &options("clientB")).await.unwrap();
-    let fetched = timeout(PATIENCE, other.fetch(job.id(), &Downloads::None)).await.expect("in time");
+    let fetched =
+        timeout(PATIENCE, other.fetch(job.id(), &Downloads::None)).await.expect("in time");
     let result = fetched.unwrap().unwrap().result().unwrap();
     assert!(result.output_archive.unwrap() == answer(&input));
 }
@@ -398,7 +419,9 @@ fn largest_job(leader: &Leader) -> (TcpStream, Uuid, Vec<u8>) {
     let bytes = 4 * 1024 * 1024 - 39 - "job.assign.calcA".len() - 37;
     let job = Uuid::new_v4();
     let request = JobRequest { job_id: job, ..request(&noise(3_100_000, 7)) };
-    let with = |padding: usize| JobRequest { args: vec!["a".repeat(padding)], ..request.clone() }.to_json();
+    let with = |padding: usize| {
+        JobRequest { args: vec!["a".repeat(padding)], ..request.clone() }.to_json()
+    };
     let payload = with(bytes - with(0).len());
     assert_eq!(payload.len(), bytes);
     let mut client = connect(leader, Kind::HelloClient, Uuid::nil(), "classic", b"");
@@ -414,7 +437,10 @@ fn w05_a_classic_worker_gets_an_assignment_of_exactly_four_mebibytes_and_no_chec
     write_frame(&mut worker, Head::new(Kind::Credit), &1_i32.to_le_bytes());
     let (mut client, job, payload) = largest_job(&leader);
     let (kind, body) = read_body(&mut worker);
-    assert_eq!((kind, body.len(), behind_payload(&body)), (Kind::AssignJob, 4 * 1024 * 1024, &[][..]));
+    assert_eq!(
+        (kind, body.len(), behind_payload(&body)),
+        (Kind::AssignJob, 4 * 1024 * 1024, &[][..])
+    );
     assert!(body.ends_with(&payload));
     write_frame(&mut worker, Head { corr_id: job, ..Head::new(Kind::AckJob) }, b"any bytes");
     let (kind, body) = read_body(&mut client);
@@ -446,12 +472,19 @@ async fn a_heft_worker_gets_an_assignment_of_four_mebibytes_with_its_checksum_be
 #[test]
 fn a_frame_that_is_taken_apart_while_it_comes_counts_only_with_its_checksum() {
     let leader = Leader::start(&[]);
-    let hello = br#"{"ClientId":"c","Heft":{"Version":1,"Features":["submit-answers","checksums"]}}"#;
+    let hello =
+        br#"{"ClientId":"c","Heft":{"Version":1,"Features":["submit-answers","checksums"]}}"#;
     let (job, content) = (Uuid::new_v4(), noise(3_145_000, 3));
     let request = JobRequest { job_id: job, ..request(&content) }.to_json();
-    assert!((4 * 1024 * 1024 - 1000..4 * 1024 * 1024 - 100).contains(&request.len()), "{}", request.len());
-    let submit =
-        summed(Head { msg_id: job, subject: "job.submit.calcA", ..Head::new(Kind::SubmitJob) }, &request);
+    assert!(
+        (4 * 1024 * 1024 - 1000..4 * 1024 * 1024 - 100).contains(&request.len()),
+        "{}",
+        request.len()
+    );
+    let submit = summed(
+        Head { msg_id: job, subject: "job.submit.calcA", ..Head::new(Kind::SubmitJob) },
+        &request,
+    );
     let client = || {
         let mut client = connect(&leader, Kind::HelloClient, Uuid::nil(), "c", hello);
         assert_eq!(behind_payload(&read_kind(&mut client, Kind::Welcome)).len(), 4);
@@ -476,7 +509,11 @@ fn a_frame_that_is_taken_apart_while_it_comes_counts_only_with_its_checksum() {
     );
     write_frame(&mut worker, Head::new(Kind::Credit), &1_i32.to_le_bytes());
     let assigned = read_kind(&mut worker, Kind::AssignJob);
-    assert_eq!(behind_payload(&assigned).len(), 4, "it is written anew, and has a checksum of its own");
+    assert_eq!(
+        behind_payload(&assigned).len(),
+        4,
+        "it is written anew, and has a checksum of its own"
+    );
 }
 
 #[test]

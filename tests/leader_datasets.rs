@@ -1,5 +1,5 @@
-//! Datasets at a real leader, with a scripted client and scripted workers: what is asked for, what is sent to whom, what is kept over a
-//! restart.
+//! Datasets at a real leader, with a scripted client and scripted workers: what is asked for, what
+//! is sent to whom, what is kept over a restart.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::wildcard_enum_match_arm)]
@@ -15,9 +15,11 @@ mod raw;
 
 use std::path::{Path, PathBuf};
 
-use chunking::message::{Body, Have, Reason, Release, DatasetEntry, DatasetList, DatasetState, Verdict};
+use chunking::message::{
+    Body, DatasetEntry, DatasetList, DatasetState, Have, Reason, Release, Verdict,
+};
 use chunking::{Digest, Kind};
-use datasets::{FakeWorker, Putter, Dataset, TakesBack};
+use datasets::{Dataset, FakeWorker, Putter, TakesBack};
 use heft::model::CacheStatus;
 use noise::noise;
 use procs::Leader;
@@ -39,7 +41,8 @@ fn files(seed: u64) -> Vec<(String, Vec<u8>)> {
 }
 
 fn dataset_of(files: &[(String, Vec<u8>)]) -> Dataset {
-    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
     Dataset::of(&files)
 }
 
@@ -64,7 +67,10 @@ fn ca02_c18_a_dataset_goes_to_every_worker_that_matches_and_the_requester_hears_
     let over = outcome.over.unwrap();
     assert_eq!((over.targets, over.ok, over.missing), (1, 1, 0));
     assert_eq!(outcome.acks.len(), 1);
-    assert_eq!((&outcome.acks[0].status, outcome.acks[0].message.as_str()), (&CacheStatus::Ok, "added=3"));
+    assert_eq!(
+        (&outcome.acks[0].status, outcome.acks[0].message.as_str()),
+        (&CacheStatus::Ok, "added=3")
+    );
     let worker = outcome.acks[0].worker.as_deref().unwrap();
     assert!(worker.starts_with(&Uuid::from_u128(1).to_string()), "{worker}");
     assert!(over.received >= 5_000_000 && over.moved >= 5_000_000, "{over:?}");
@@ -97,7 +103,8 @@ fn other_content_under_the_same_id_is_refused_with_both_digests_or_moves_what_ch
     let before = held.received;
     files[0].1[2_500_000] ^= 1;
     let second = dataset_of(&files);
-    let refused = Putter::new(&second, "set", "job.assign.>").put(&mut client).unwrap().refused.unwrap();
+    let refused =
+        Putter::new(&second, "set", "job.assign.>").put(&mut client).unwrap().refused.unwrap();
     assert_eq!(refused.reason, Reason::CONFLICT);
     for digest in [first.manifest.digest(), second.manifest.digest()] {
         assert!(refused.text.as_str().contains(&digest.to_string()), "{}", refused.text);
@@ -168,7 +175,8 @@ fn a_piece_that_is_not_what_it_should_be_is_asked_for_again_then_refused() {
     let bytes = noise(3_000_000, 5);
     let dataset = Dataset::of(&[("a", &bytes)]);
     let mut client = Raw::client(&leader, "c");
-    let once = Putter { spoil: 1, ..Putter::new(&dataset, "spoiled", "none") }.put(&mut client).unwrap();
+    let once =
+        Putter { spoil: 1, ..Putter::new(&dataset, "spoiled", "none") }.put(&mut client).unwrap();
     assert!(once.over.is_some(), "{once:?}");
     let often = Putter { spoil: 9, ..Putter::new(&dataset, "spoiled-2", "none") };
     let bytes = noise(3_000_000, 6);
@@ -186,7 +194,8 @@ fn what_cannot_be_a_dataset_is_refused_with_the_reason() {
     let mut client = Raw::client(&leader, "c");
     let long = "x".repeat(300);
     for cache in ["..", "/etc", "a/b", "nul\0", "dots.", &long, ""] {
-        let refused = Putter::new(&dataset, cache, "none").put(&mut client).unwrap().refused.unwrap();
+        let refused =
+            Putter::new(&dataset, cache, "none").put(&mut client).unwrap().refused.unwrap();
         assert_eq!(refused.reason, Reason::INVALID, "{cache:?}: {}", refused.text);
     }
     for name in ["../x", "/x", "a//b", "a\\b", "a\0b", ".", "a/c:/x", "a\nb", "dot."] {
@@ -198,7 +207,8 @@ fn what_cannot_be_a_dataset_is_refused_with_the_reason() {
     let refused = Putter::new(&one, "names", "none").put(&mut client).unwrap().refused.unwrap();
     assert!(refused.text.as_str().contains("differ in case alone"), "{}", refused.text);
     let nothing = Dataset::of(&[]);
-    let refused = Putter::new(&nothing, "nothing", "none").put(&mut client).unwrap().refused.unwrap();
+    let refused =
+        Putter::new(&nothing, "nothing", "none").put(&mut client).unwrap().refused.unwrap();
     assert!(refused.text.as_str().contains("no files"), "{}", refused.text);
     let refused = Putter::new(&dataset, "x", "a\nb").put(&mut client).unwrap().refused.unwrap();
     assert_eq!(refused.reason, Reason::INVALID, "{}", refused.text);
@@ -238,7 +248,12 @@ fn a_put_to_workers_that_never_answer_is_over_at_its_deadline() {
 }
 
 fn entry(state: DatasetState, cache: &str, digest: Digest) -> DatasetEntry {
-    DatasetEntry { state, digest, cache_id: cache.to_owned().try_into().unwrap(), text: "for room".into() }
+    DatasetEntry {
+        state,
+        digest,
+        cache_id: cache.to_owned().try_into().unwrap(),
+        text: "for room".into(),
+    }
 }
 
 #[test]
@@ -413,8 +428,11 @@ fn a_put_cannot_take_or_drop_what_is_another_ones() {
     let dataset = dataset_of(&files(12));
     let mut client = Raw::client(&leader, "c");
     Putter::new(&dataset, "mine", "none").put(&mut client).unwrap().over.unwrap();
-    let version: Uuid =
-        client.ask("dataset.ls", &json!({}))["sets"][0]["generation"].as_str().unwrap().parse().unwrap();
+    let version: Uuid = client.ask("dataset.ls", &json!({}))["sets"][0]["generation"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     let other = Dataset::of(&[("a", b"other")]);
     let mut thief = Raw::client(&leader, "thief");
     let theft = Putter { manifest: version, ..Putter::new(&other, "theirs", "none") };
@@ -431,7 +449,9 @@ fn who_waits_for_workers_hears_that_the_dataset_was_removed_or_the_worker_is_gon
     let leader = Leader::start(&["--worker-grace", "1s"]);
     let dataset: &'static Dataset = Box::leak(Box::new(Dataset::of(&[("a", b"x")])));
     let put = |mut client: Raw| {
-        std::thread::spawn(move || Putter::new(dataset, "set", "job.assign.>").put(&mut client).unwrap())
+        std::thread::spawn(move || {
+            Putter::new(dataset, "set", "job.assign.>").put(&mut client).unwrap()
+        })
     };
     let silent = worker(&leader, 1, "job.assign.>");
     let puts = put(Raw::client(&leader, "c"));
@@ -501,9 +521,16 @@ fn a_put_that_waits_for_a_worker_hears_when_that_says_that_it_has_the_dataset_al
     let digest = dataset.manifest.digest();
     let says = std::thread::spawn(move || {
         let mut asks = Raw::client(&leader, "d");
-        while asks.ask("dataset.status", &json!({ "cache_id": "set" }))["target"] != "job.assign.>" {}
+        while asks.ask("dataset.status", &json!({ "cache_id": "set" }))["target"] != "job.assign.>"
+        {
+        }
         let datasets = DatasetList::new(vec![entry(DatasetState::Held, "set", digest)]);
-        datasets::say(&mut late, Uuid::nil(), Uuid::nil(), &Have { anew: 1, budget: 1 << 40, used: 0, datasets });
+        datasets::say(
+            &mut late,
+            Uuid::nil(),
+            Uuid::nil(),
+            &Have { anew: 1, budget: 1 << 40, used: 0, datasets },
+        );
         (late, leader)
     });
     let over = Putter::new(&dataset, "set", "job.assign.>").put(&mut client).unwrap().over.unwrap();
@@ -518,9 +545,13 @@ fn a_manifest_that_was_ruled_whole_is_final_and_its_dataset_can_be_had() {
     let files = files(20);
     let dataset = dataset_of(&files);
     let mut client = Raw::client(&leader, "c");
-    let put = Putter { takes_back: Some(TakesBack::WrongDone), ..Putter::new(&dataset, "set", "job.assign.>") };
+    let put = Putter {
+        takes_back: Some(TakesBack::WrongDone),
+        ..Putter::new(&dataset, "set", "job.assign.>")
+    };
     let outcome = put.put(&mut client).unwrap();
-    let is_conflict = |verdict: &Verdict| matches!(verdict, Verdict::Failed { reason: Reason::CONFLICT, .. });
+    let is_conflict =
+        |verdict: &Verdict| matches!(verdict, Verdict::Failed { reason: Reason::CONFLICT, .. });
     assert!(matches!(&outcome.verdicts[..], [verdict] if is_conflict(verdict)), "{outcome:?}");
     assert!(outcome.stored.is_some(), "{outcome:?}");
     let mut late = worker(&leader, 1, "job.assign.x");
@@ -534,7 +565,10 @@ fn a_dataset_whose_manifest_was_given_up_is_not_kept() {
     let files = files(21);
     let dataset = dataset_of(&files);
     let mut client = Raw::client(&leader, "c");
-    let put = Putter { takes_back: Some(TakesBack::Abort), ..Putter::new(&dataset, "set", "job.assign.>") };
+    let put = Putter {
+        takes_back: Some(TakesBack::Abort),
+        ..Putter::new(&dataset, "set", "job.assign.>")
+    };
     let refused = put.put(&mut client).unwrap().refused.expect("it is not kept");
     assert!(refused.text.as_str().contains("put it again"), "{}", refused.text);
     assert_eq!(client.ask("dataset.ls", &json!({}))["sets"], json!([]));
@@ -553,8 +587,15 @@ fn a_job_whose_dataset_no_cache_holds_says_which_worker_and_what_helps() {
     Putter::new(&dataset, "big", "none").put(&mut client).unwrap();
     let job = Uuid::from_u128(77);
     let file = json!({"Name": "a", "CacheId": "big", "Content": null});
-    let request = json!({"JobId": job, "ClientId": "c", "ExecName": "calc", "Args": [], "Files": [file]});
-    client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.calc", request.to_string().as_bytes());
+    let request =
+        json!({"JobId": job, "ClientId": "c", "ExecName": "calc", "Args": [], "Files": [file]});
+    client.send(
+        Kind::SubmitJob,
+        job,
+        Uuid::nil(),
+        "job.submit.calc",
+        request.to_string().as_bytes(),
+    );
     full.run_until(|_, frame| frame.kind == Kind::AssignJob);
     full.have(vec![entry(DatasetState::Wanted, "big", dataset.manifest.digest())], false);
     full.run_until(|worker, frame| frame.kind == Kind::Done && worker.received > 0);

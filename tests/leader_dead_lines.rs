@@ -1,6 +1,6 @@
-//! Connections that are dead above TCP: both ends stay open, and nothing comes any more, or half a frame. Real leaders, workers
-//! and clients, with a relay between that goes silent at one frame, or damages its length. Every job ends with its result, by
-//! another connection, and runs once.
+//! Connections that are dead above TCP: both ends stay open, and nothing comes any more, or half a
+//! frame. Real leaders, workers and clients, with a relay between that goes silent at one frame, or
+//! damages its length. Every job ends with its result, by another connection, and runs once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -21,10 +21,12 @@ use std::time::Duration;
 
 const MIB: usize = 1024 * 1024;
 
-/// Short, so that the tests are; a machine that is busy for so long costs a reconnect and nothing else.
+/// Short, so that the tests are; a machine that is busy for so long costs a reconnect and nothing
+/// else.
 const SILENCE: [&str; 2] = ["--silence", "1s"];
 
-/// Takes an input and leaves an archive and an output, all of them too large for a frame. It notes that it ran.
+/// Takes an input and leaves an archive and an output, all of them too large for a frame. It notes
+/// that it ran.
 const HEAVY: &str = r#"echo x >> "$0.runs"
 cp in.bin out.bin
 echo again >> out.bin
@@ -45,7 +47,8 @@ impl Scene {
         let relay = Relay::start(leader.port, fault);
         let dir = TempDir::new();
         std::fs::write(dir.join("in.bin"), noise::noise(5 * MIB, 7)).unwrap();
-        let output = std::process::Command::new("sha256sum").arg(dir.join("in.bin")).output().unwrap();
+        let output =
+            std::process::Command::new("sha256sum").arg(dir.join("in.bin")).output().unwrap();
         let sum = String::from_utf8(output.stdout).unwrap();
         let sum = sum.split_whitespace().next().unwrap().to_owned();
         Scene { leader, relay, dir, sum }
@@ -59,15 +62,24 @@ impl Scene {
         let args = ["submit", &address, "calc", "--file", &file, "--out", out, "--timeout", "50s"];
         let (code, said, errors) = heft(&args);
         assert_eq!(code, Some(0), "{errors}");
-        assert!(said.len() > 2 * MIB && said.trim_end().ends_with(&self.sum), "its output is whole");
+        assert!(
+            said.len() > 2 * MIB && said.trim_end().ends_with(&self.sum),
+            "its output is whole"
+        );
         let mut made = std::fs::read(self.dir.join("in.bin")).unwrap();
         made.extend_from_slice(b"again\n");
-        assert!(std::fs::read(self.dir.join("out/out.bin")).unwrap() == made, "its archive is whole");
+        assert!(
+            std::fs::read(self.dir.join("out/out.bin")).unwrap() == made,
+            "its archive is whole"
+        );
     }
 }
 
 fn runs(worker: &Worker) -> usize {
-    std::fs::read_to_string(worker.dir.join("exe").join("calc.runs")).unwrap_or_default().lines().count()
+    std::fs::read_to_string(worker.dir.join("exe").join("calc.runs"))
+        .unwrap_or_default()
+        .lines()
+        .count()
 }
 
 fn client_case(fault: Fault) {
@@ -176,7 +188,8 @@ fn a_worker_whose_line_goes_silent_in_one_direction_comes_back_with_its_job() {
 
 #[test]
 fn a_worker_comes_back_when_the_length_of_a_frame_was_damaged() {
-    let frames = [&OF_A_WORKER[..], &[(Way::Down, Kind::Settled), (Way::Up, Kind::Credit)]].concat();
+    let frames =
+        [&OF_A_WORKER[..], &[(Way::Down, Kind::Settled), (Way::Up, Kind::Credit)]].concat();
     all(&faults(Harm::Longer(900_000), &frames), worker_case);
 }
 
@@ -193,7 +206,9 @@ fn a_question_over_a_dead_line_ends_with_exit_code_3() {
 
 fn hello_and(kind: Kind, payload_len: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Head { subject: "stock", ..Head::new(Kind::HelloClient) }.append(Generation::F2, &mut bytes).unwrap();
+    Head { subject: "stock", ..Head::new(Kind::HelloClient) }
+        .append(Generation::F2, &mut bytes)
+        .unwrap();
     Head { subject: "job.submit.calc", payload_len, ..Head::new(kind) }
         .append(Generation::F2, &mut bytes)
         .unwrap();

@@ -1,5 +1,6 @@
-//! Results on their way to clients, and jobs on their way to workers: a peer that reads gets all of it at its own pace, exactly
-//! once, however much waits for it; a result counts as delivered when its client has it. Real leaders, with their defaults.
+//! Results on their way to clients, and jobs on their way to workers: a peer that reads gets all of
+//! it at its own pace, exactly once, however much waits for it; a result counts as delivered when
+//! its client has it. Real leaders, with their defaults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -101,7 +102,8 @@ fn hand_in_and_leave(leader: &Leader, name: &str, jobs: u32, len: usize) {
     client.stream.shutdown(Shutdown::Write).unwrap();
     while client.next().is_some() {}
     let mut asks = Raw::client(leader, "asks");
-    let count = |raw: &mut Raw, what: &str| raw.ask("status", &json!({}))["jobs"][what].as_u64().unwrap();
+    let count =
+        |raw: &mut Raw, what: &str| raw.ask("status", &json!({}))["jobs"][what].as_u64().unwrap();
     let _worker = worker(leader, len);
     let until = Instant::now() + Duration::from_secs(120);
     while count(&mut asks, "done") < u64::from(jobs) {
@@ -177,7 +179,8 @@ fn many_small_results_wait_for_a_client_and_each_is_pushed_once() {
     std::thread::sleep(Duration::from_millis(500));
     let mut seen = BTreeSet::new();
     for _ in 0..jobs {
-        let job = next_result(&mut client).unwrap_or_else(|| panic!("cut off after {}", seen.len()));
+        let job =
+            next_result(&mut client).unwrap_or_else(|| panic!("cut off after {}", seen.len()));
         assert!(seen.insert(job), "{job} came twice");
         confirm(&mut client, job);
     }
@@ -227,7 +230,8 @@ fn results_that_a_client_got_on_a_new_connection_do_not_come_again_when_the_old_
     (0..60).for_each(|job| confirm(&mut new, id(job)));
     new.ask("status", &json!({}));
     let mut asks = Raw::client(&leader, "asks");
-    let mut connections = || asks.ask("status", &json!({}))["leader"]["connections"].as_u64().unwrap();
+    let mut connections =
+        || asks.ask("status", &json!({}))["leader"]["connections"].as_u64().unwrap();
     let before = connections();
     drop(old);
     let until = Instant::now() + Duration::from_secs(60);
@@ -272,7 +276,8 @@ fn a_leader_that_is_killed_in_the_middle_goes_on_with_what_was_not_received() {
         *times.entry(job).or_default() += 1;
         confirm(&mut client, job);
     }
-    // That a client has a result need not be on the disk when the leader dies, so the last few may come again.
+    // That a client has a result need not be on the disk when the leader dies, so the last few may
+    // come again.
     assert!(times.values().all(|times| *times <= 2), "{times:?}");
     client.ask("status", &json!({}));
     drop(client);
@@ -298,7 +303,8 @@ fn a_classic_client_that_leaves_in_the_middle_gets_the_rest_when_it_is_back() {
 }
 
 #[test]
-fn a_new_run_of_a_classic_client_gets_its_own_results_and_one_that_only_comes_back_gets_the_old_ones() {
+fn a_new_run_of_a_classic_client_gets_its_own_results_and_one_that_only_comes_back_gets_the_old_ones()
+ {
     let leader = Leader::start(&[]);
     let old = 3;
     hand_in_and_leave(&leader, "sample", old, 600);
@@ -310,7 +316,7 @@ fn a_new_run_of_a_classic_client_gets_its_own_results_and_one_that_only_comes_ba
     assert_eq!(results(&mut again, 3), own);
     again.stream.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
     assert_eq!(next_result(&mut again), None, "none of the last run");
-    // A job of that run that it hands in again under its id is one of its own.
+    // A job of that run that it submits again under its id is one of its own.
     submit(&mut again, id(0));
     again.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(next_result(&mut again), Some(id(0)));
@@ -330,8 +336,8 @@ fn old_results_that_wait_their_turn_do_not_go_to_a_classic_client_that_submits_s
     let first = next_result(&mut again).unwrap();
     let _worker = worker(&leader, 600);
     submit(&mut again, id(100));
-    // The leader has heard that before more of them had their turn: a few are on their way, and only when one is out does the next
-    // follow.
+    // The leader has heard that before more of them had their turn: a few are on their way, and
+    // only when one is out does the next follow.
     let mut asks = Raw::client(&leader, "asks");
     let until = Instant::now() + Duration::from_secs(60);
     while asks.ask("status", &json!({}))["jobs"]["done"] != old + 1 {
@@ -393,7 +399,13 @@ fn a_worker_with_room_for_many_large_jobs_gets_them_as_it_reads() {
         let assigned = worker.next().unwrap_or_else(|| panic!("cut off after {came} of {jobs}"));
         assert!(assigned.kind == Kind::AssignJob && assigned.payload.len() > LARGE);
         got.insert(assigned.msg_id);
-        worker.send(Kind::AckJob, Uuid::new_v4(), assigned.msg_id, "", &result_of(assigned.msg_id, 32));
+        worker.send(
+            Kind::AckJob,
+            Uuid::new_v4(),
+            assigned.msg_id,
+            "",
+            &result_of(assigned.msg_id, 32),
+        );
     }
     assert_eq!(got, all(jobs));
     assert_eq!(results(&mut client, jobs), all(jobs));

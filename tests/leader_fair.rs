@@ -1,5 +1,6 @@
-//! A fast client beside a crowd that is slow, silent or hostile: leaders with default flags, real connections. What is asserted at
-//! ci scale is what came first and how many buffers are in use; `HEFT_TEST_SCALE=long` compares speeds, too.
+//! A fast client beside a crowd that is slow, silent or hostile: leaders with default flags, real
+//! connections. What is asserted at ci scale is what came first and how many buffers are in use;
+//! `HEFT_TEST_SCALE=long` compares speeds, too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -61,7 +62,11 @@ impl Crowd {
     }
 
     /// A thread that does something every moment, with the time since it began.
-    fn every(&mut self, pause: Duration, mut step: impl FnMut(Duration, &AtomicU64) + Send + 'static) {
+    fn every(
+        &mut self,
+        pause: Duration,
+        mut step: impl FnMut(Duration, &AtomicU64) + Send + 'static,
+    ) {
         let (stop, moved, start) = (self.stop.clone(), self.moved.clone(), Instant::now());
         self.threads.push(std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
@@ -74,14 +79,16 @@ impl Crowd {
     /// Clients that bring inputs, each over a line that carries 50 KB a second.
     fn slow_senders(&mut self, leader: &Leader, count: usize) {
         let bytes = noise::noise(MIB, 3);
-        let mut lines: Vec<SlowSender> = (0..count).map(|at| SlowSender::start(leader, at)).collect();
+        let mut lines: Vec<SlowSender> =
+            (0..count).map(|at| SlowSender::start(leader, at)).collect();
         let frame = move |id: Uuid, index: usize| chunk_frame(id, index, &bytes);
         self.every(Duration::from_millis(20), move |time, moved| {
             lines.iter_mut().for_each(|line| line.step(time, moved, &frame));
         });
     }
 
-    /// Clients that open a transfer, are allowed to send, and do not; with `begun`, they stop after the first bytes of a chunk.
+    /// Clients that open a transfer, are allowed to send, and do not; with `begun`, they stop after
+    /// the first bytes of a chunk.
     fn silent_senders(&mut self, leader: &Leader, count: usize, begun: bool) {
         let bytes = noise::noise(MIB, 4);
         let mut held = Vec::new();
@@ -104,29 +111,42 @@ impl Crowd {
         });
     }
 
-    /// Workers that take inputs, each over a line that carries 50 KB a second, or, with `silent`, nothing at all.
+    /// Workers that take inputs, each over a line that carries 50 KB a second, or, with `silent`,
+    /// nothing at all.
     fn slow_receivers(&mut self, leader: &Leader, count: usize, silent: bool) {
         let mut raws: Vec<Raw> = Vec::new();
         for at in 0..count {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            let socket =
+                socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
             socket.set_recv_buffer_size(16 << 10).unwrap();
             socket.connect(&leader.addr().parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
-            raws.push(Raw::on(socket.into()).hello_worker(Uuid::new_v4(), &format!("job.assign.crawl{at}")));
+            raws.push(
+                Raw::on(socket.into())
+                    .hello_worker(Uuid::new_v4(), &format!("job.assign.crawl{at}")),
+            );
         }
         // A client has a few jobs on their way at a time: here each has one.
-        let feeders: Vec<Pair> = (0..count).map(|at| Pair::client(leader, &format!("feeder-{at}"))).collect();
+        let feeders: Vec<Pair> =
+            (0..count).map(|at| Pair::client(leader, &format!("feeder-{at}"))).collect();
         let stop = self.stop.clone();
         self.threads.push(std::thread::spawn(move || {
             for (at, feeder) in feeders.iter().enumerate() {
                 feeder.runtime.block_on(async {
-                    let request = JobRequest { exec_name: format!("crawl{at}"), ..JobRequest::default() };
+                    let request =
+                        JobRequest { exec_name: format!("crawl{at}"), ..JobRequest::default() };
                     let bytes = Bytes::from(noise::noise(3 * MIB, at as u64));
-                    feeder.client.submit(JobSpec::from(request).bytes("in.bin", bytes)).await.unwrap();
+                    feeder
+                        .client
+                        .submit(JobSpec::from(request).bytes("in.bin", bytes))
+                        .await
+                        .unwrap();
                 });
             }
             while !stop.load(Ordering::Relaxed) {
                 for feeder in &feeders {
-                    feeder.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+                    feeder
+                        .runtime
+                        .block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
                 }
             }
         }));
@@ -134,7 +154,13 @@ impl Crowd {
         for mut raw in raws {
             let opened = next_of(&mut raw, Kind::Open);
             let (reason, text) = (Reason::NONE, "".into());
-            let grant = Grant { window: 8, reason, text, held: Default::default(), part: Default::default() };
+            let grant = Grant {
+                window: 8,
+                reason,
+                text,
+                held: Default::default(),
+                part: Default::default(),
+            };
             say(&mut raw, opened.msg_id, &grant);
             lines.push(raw.stream);
         }
@@ -143,7 +169,8 @@ impl Crowd {
             let due = if silent { 0 } else { due(time) };
             for (line, read) in lines.iter_mut().zip(&mut read) {
                 line.set_nonblocking(true).unwrap();
-                let mut piece = vec![0; usize::try_from(due.saturating_sub(*read)).unwrap().min(8192)];
+                let mut piece =
+                    vec![0; usize::try_from(due.saturating_sub(*read)).unwrap().min(8192)];
                 if let Ok(bytes) = line.read(&mut piece) {
                     *read += bytes as u64;
                     moved.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -183,8 +210,10 @@ impl SlowSender {
         let mut raw = Raw::client(leader, &format!("slow-{at}"));
         let (id, grant) = upload_to(&mut raw, Uuid::new_v4(), "nobody", 64 * MIB);
         raw.stream.set_nonblocking(true).unwrap();
-        let decoder =
-            chunking::Decoder::speaking(chunking::Generation::F2, chunking::InboundLimits::ANNOUNCED);
+        let decoder = chunking::Decoder::speaking(
+            chunking::Generation::F2,
+            chunking::InboundLimits::ANNOUNCED,
+        );
         let (stream, buffer, out) = (raw.stream, Vec::new(), Vec::new());
         SlowSender { stream, decoder, buffer, id, window: grant.window, next: 0, out, sent: 0 }
     }
@@ -197,13 +226,15 @@ impl SlowSender {
         let mut input = &self.buffer[..];
         while let Some(frame) = self.decoder.poll_frame(&mut input).unwrap() {
             if frame.head.kind().unwrap() == Kind::Grant {
-                self.window += <Grant as chunking::message::Body>::decode(frame.payload).unwrap().window;
+                self.window +=
+                    <Grant as chunking::message::Body>::decode(frame.payload).unwrap().window;
             }
         }
         let left = input.len();
         self.buffer.drain(..self.buffer.len() - left);
         if self.out.is_empty() && self.window > 0 {
-            (self.window, self.out, self.next) = (self.window - 1, frame(self.id, self.next), self.next + 1);
+            (self.window, self.out, self.next) =
+                (self.window - 1, frame(self.id, self.next), self.next + 1);
         }
         let most = due(time).saturating_sub(self.sent).min(8192);
         let most = usize::try_from(most).unwrap().min(self.out.len());
@@ -234,7 +265,8 @@ impl Pair {
     fn client(leader: &Leader, name: &str) -> Pair {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let out = TempDir::new();
-        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new(name) };
+        let options =
+            Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new(name) };
         let address = leader.addr();
         let client = runtime.block_on(Client::connect(&address, &options)).unwrap();
         Pair { address, client, runtime, _out: out }
@@ -260,7 +292,8 @@ impl Pair {
         };
         let worker = Worker::new(config, run).unwrap();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(worker.run(std::future::pending()));
         });
     }
@@ -326,7 +359,10 @@ fn beside(name: &str, gather: impl FnOnce(&mut Crowd, &Leader)) {
     for (solo, among) in solo.into_iter().zip(among).chain([(solo[0], newcomer)]) {
         // Loaded machines are slow, too; whoever waits for slow lines waits for tens of seconds.
         let (factor, grace) = if scaled(0, 1) == 1 { (2, 20) } else { (10, 2000) };
-        assert!(among <= solo * factor + Duration::from_millis(grace), "{name}: {solo:?}, then {among:?}");
+        assert!(
+            among <= solo * factor + Duration::from_millis(grace),
+            "{name}: {solo:?}, then {among:?}"
+        );
     }
 }
 
@@ -350,10 +386,14 @@ fn who_opens_transfers_all_the_time_and_sends_nothing_keeps_nobody_waiting() {
 
 #[test]
 fn slow_receivers_keep_nobody_waiting() {
-    beside("slow receivers", |crowd, leader| crowd.slow_receivers(leader, scaled(60, 100) as usize, false));
+    beside("slow receivers", |crowd, leader| {
+        crowd.slow_receivers(leader, scaled(60, 100) as usize, false)
+    });
 }
 
 #[test]
 fn silent_receivers_keep_nobody_waiting() {
-    beside("silent receivers", |crowd, leader| crowd.slow_receivers(leader, scaled(60, 100) as usize, true));
+    beside("silent receivers", |crowd, leader| {
+        crowd.slow_receivers(leader, scaled(60, 100) as usize, true)
+    });
 }

@@ -1,7 +1,9 @@
-//! A leader whose disk is full, with real processes on a small file system of their own: uploads leave the log its room, jobs whose
-//! inputs are whole run and end, `heft cancel` answers, a restart goes on, and nothing is lost.
+//! A leader whose disk is full, with real processes on a small file system of their own: uploads
+//! leave the log its room, jobs whose inputs are whole run and end, `heft cancel` answers, a
+//! restart goes on, and nothing is lost.
 //!
-//! The file system is a tmpfs in a mount namespace of its own. Where that is not allowed the tests say so and do nothing.
+//! The file system is a tmpfs in a mount namespace of its own. Where that is not allowed the tests
+//! say so and do nothing.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -61,12 +63,17 @@ fn who_asks_to_cancel_hears_at_once_that_the_log_takes_nothing() {
     });
     let mut leader = Leader::recover(LeaderConfig::default(), now, make_id, Recovered::default());
     leader.connected(conn, chunking::Generation::F2, None);
-    let hello = br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["ask"]}}"#;
+    let hello =
+        br#"{"ClientId":"c","DesiredParallelism":1,"Heft":{"Version":1,"Features":["ask"]}}"#;
     let head = Head { subject: "c", ..Head::new(Kind::HelloClient) };
     leader.frame(now, conn, &head, Bytes::from_static(hello)).unwrap();
     let job = Uuid::from_u128(0xA);
-    let request =
-        JobRequest { job_id: job, client_id: "c".into(), exec_name: "sum".into(), ..JobRequest::default() };
+    let request = JobRequest {
+        job_id: job,
+        client_id: "c".into(),
+        exec_name: "sum".into(),
+        ..JobRequest::default()
+    };
     let head = Head { subject: "job.submit.sum", msg_id: job, ..Head::new(Kind::SubmitJob) };
     leader.frame(now, conn, &head, Bytes::from(request.to_json())).unwrap();
     let mut records = Vec::new();
@@ -90,7 +97,10 @@ fn who_asks_to_cancel_hears_at_once_that_the_log_takes_nothing() {
     assert!(!before.contains("no room"), "{before}");
     leader.log_done(now, LogDone::Trouble(Some("there is no room".into())));
     let told = said(&mut leader, conn);
-    assert!(told.contains("there is no room") && told.contains("as soon as there is room"), "{told}");
+    assert!(
+        told.contains("there is no room") && told.contains("as soon as there is room"),
+        "{told}"
+    );
     let told = ask(&mut leader);
     assert!(told.contains("there is no room"), "{told}");
 }
@@ -177,7 +187,10 @@ fn uploads_leave_the_log_its_room_and_all_jobs_end() {
         status["leader"]["uploads_waiting"].as_u64().is_some_and(|waiting| waiting >= 2)
     });
     let number = |member: &str| full["leader"][member].as_u64().unwrap();
-    assert!(number("disk_reserve") > 6 << 20 && number("disk_free") >= number("disk_reserve"), "{full:#}");
+    assert!(
+        number("disk_reserve") > 6 << 20 && number("disk_free") >= number("disk_reserve"),
+        "{full:#}"
+    );
     assert!(full["leader"]["log_trouble"].is_null(), "{full:#}");
     let (_, shown, _) = heft(&["status", &leader.addr()]);
     assert!(shown.contains("UPLOADS WAIT") && shown.contains("heft cancel"), "{shown}");
@@ -230,7 +243,9 @@ fn a_disk_that_others_fill_lets_jobs_end_also_after_a_restart() {
     until(&leader, "there is room", |status| status["leader"]["disk_trouble"].is_null());
     let last = submit(&leader, "sum", &["--file", file]);
     until(&leader, "all have ended", |status| {
-        status["jobs"]["queued"] == 0 && status["jobs"]["running"] == 0 && status["jobs"]["done"] == 4
+        status["jobs"]["queued"] == 0
+            && status["jobs"]["running"] == 0
+            && status["jobs"]["done"] == 4
     });
     let end = last.finish();
     assert_eq!(end.0, Some(0), "{end:#?}");
@@ -247,7 +262,9 @@ fn a_disk_that_is_full_of_datasets_says_that_they_can_be_removed() {
     let (code, _, err) = heft(&["dataset", &addr, "put", "set", file, "--target", "none"]);
     assert_eq!(code, Some(0), "{err}");
     let _others = disk.fill();
-    let full = until(&leader, "it is known to be full", |status| !status["leader"]["disk_trouble"].is_null());
+    let full = until(&leader, "it is known to be full", |status| {
+        !status["leader"]["disk_trouble"].is_null()
+    });
     let trouble = full["leader"]["disk_trouble"].as_str().unwrap();
     assert!(trouble.contains("`heft dataset HOST:PORT rm`"), "{trouble}");
     let (_, shown, _) = heft(&["status", &addr]);

@@ -57,7 +57,9 @@ fn results_that_wait_for_room_do_not_stop_other_jobs() {
     let _worker = Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "2"]);
     // Two of them fill the disk, and nobody fetches them; the others wait at the worker.
     let _jobs: Vec<String> = (0..5).map(|_| made_and_left(&leader, 20)).collect();
-    until(&leader, "all have run", |status| status["jobs"]["queued"] == 0 && status["jobs"]["done"] == 2);
+    until(&leader, "all have run", |status| {
+        status["jobs"]["queued"] == 0 && status["jobs"]["done"] == 2
+    });
     small_job(&leader);
     // Credit may come a second later where processors are busy.
     let waits = until(&leader, "three wait", |status| {
@@ -87,7 +89,8 @@ fn results_that_their_clients_have_keep_no_job_out() {
         // How much is free may be known a moment later.
         procs::eventually("a job is taken and ends", || {
             let out = files.join("out");
-            let args = ["submit", &leader.addr(), "make", "--out", out.to_str().unwrap(), "--", "9"];
+            let args =
+                ["submit", &leader.addr(), "make", "--out", out.to_str().unwrap(), "--", "9"];
             let (code, said, err) = heft(&args);
             assert!(
                 code == Some(0) || code == Some(3) && err.contains("--disk-reserve"),
@@ -103,13 +106,15 @@ fn results_that_their_clients_have_keep_no_job_out() {
 fn results_beyond_what_may_wait_at_a_worker_keep_their_places() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);
-    let _worker = Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "2", "--returning-max", "30MiB"]);
+    let _worker =
+        Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "2", "--returning-max", "30MiB"]);
     let jobs: Vec<String> = (0..5).map(|_| made_and_left(&leader, 20)).collect();
     // Two are at the leader, one waits beside running jobs, two more keep both places.
     until(&leader, "no place is left", |status| {
         status["leader"]["results_waiting"] == 3 && status["workers"][0]["credit"] == 0
     });
-    let waiting: Vec<&String> = jobs.iter().filter(|job| phase(&leader, job) == "returning").collect();
+    let waiting: Vec<&String> =
+        jobs.iter().filter(|job| phase(&leader, job) == "returning").collect();
     assert_eq!(waiting.len(), 3);
     // When one of them goes, so does what it kept.
     small_disk::cancel(&leader, waiting[0]);
@@ -152,8 +157,17 @@ fn a_result_that_its_client_has_makes_room_before_one_that_another_fetched() {
     let files = TempDir::new();
     fetch(&leader, &left, &files);
     // The client of this one has it, and did not want its files.
-    let (code, out, err) =
-        heft(&["submit", &leader.addr(), "make", "--output", "json", "--timeout", "40s", "--", "20"]);
+    let (code, out, err) = heft(&[
+        "submit",
+        &leader.addr(),
+        "make",
+        "--output",
+        "json",
+        "--timeout",
+        "40s",
+        "--",
+        "20",
+    ]);
     assert_eq!(code, Some(0), "{err}");
     let delivered: serde_json::Value = serde_json::from_str(&out).unwrap();
     let delivered = delivered["job_id"].as_str().unwrap().to_owned();
@@ -190,14 +204,37 @@ fn a_result_that_never_fits_ends_its_job_with_the_numbers() {
     let leader = disk.leader(&[]);
     let _worker = Worker::start(leader.port, &[MAKE], &[]);
     let files = TempDir::new();
-    let (code, out, err) =
-        heft(&["submit", &leader.addr(), "make", "--out", files.text(), "--timeout", "40s", "--", "70"]);
+    let (code, out, err) = heft(&[
+        "submit",
+        &leader.addr(),
+        "make",
+        "--out",
+        files.text(),
+        "--timeout",
+        "40s",
+        "--",
+        "70",
+    ]);
     assert_eq!((code, out.as_str()), (Some(1), "made 70\n"), "{err}");
-    assert!(err.contains("bytes, and the leader's disk has room for") && err.contains("--data"), "{err}");
+    assert!(
+        err.contains("bytes, and the leader's disk has room for") && err.contains("--data"),
+        "{err}"
+    );
     // Nothing of it is left, and the next job is as any other.
-    until(&leader, "it has ended", |status| status["jobs"]["running"] == 0 && status["leader"]["blobs"] == 0);
-    let (code, out, err) =
-        heft(&["submit", &leader.addr(), "make", "--out", files.text(), "--timeout", "40s", "--", "20"]);
+    until(&leader, "it has ended", |status| {
+        status["jobs"]["running"] == 0 && status["leader"]["blobs"] == 0
+    });
+    let (code, out, err) = heft(&[
+        "submit",
+        &leader.addr(),
+        "make",
+        "--out",
+        files.text(),
+        "--timeout",
+        "40s",
+        "--",
+        "20",
+    ]);
     assert_eq!((code, out.as_str()), (Some(0), "made 20\n"), "{err}");
 }
 
@@ -211,12 +248,16 @@ fn who_waits_for_a_result_that_waits_for_room_hears_why() {
     let files = TempDir::new();
     let mut last = submit(&leader, "make", &["--out", files.text(), "--", "20"]);
     let job = taken(&mut last);
-    let event = last.event_where("waiting", |event| event["text"].as_str().unwrap().contains("result"));
+    let event =
+        last.event_where("waiting", |event| event["text"].as_str().unwrap().contains("result"));
     let text = event["text"].as_str().unwrap();
     assert!(text.contains("--disk-reserve") && text.contains("heft result get"), "{text}");
     assert_eq!(phase(&leader, &job), "returning");
     let (_, shown, _) = heft(&["explain", &leader.addr(), &job]);
-    assert!(shown.contains("its result waits at the worker") && shown.contains("--disk-reserve"), "{shown}");
+    assert!(
+        shown.contains("its result waits at the worker") && shown.contains("--disk-reserve"),
+        "{shown}"
+    );
     fetch(&leader, &jobs[0], &files);
     let (code, lines) = last.finish();
     assert_eq!(code, Some(0), "{lines:#?}");
@@ -256,22 +297,31 @@ fn a_large_result_is_not_left_behind_by_uploads_that_keep_coming() {
     let gated = format!("while [ ! -e {} ]; do sleep 0.05; done; {}", gate.display(), MAKE.1);
     let slow = ("slow", "sleep 0.3; echo slow");
     let _worker = Worker::start(leader.port, &[("gated", &gated), slow], &["--max-par", "2"]);
-    let mut large = submit(&leader, "gated", &["--out", files.text(), "--timeout", "100s", "--", "50"]);
+    let mut large =
+        submit(&leader, "gated", &["--out", files.text(), "--timeout", "100s", "--", "50"]);
     let job = taken(&mut large);
     let upload = || {
         let file = format!("{}=in.bin", input.display());
         submit(&leader, "slow", &["--file", &file, "--compress", "none", "--timeout", "100s"])
     };
     let uploads: Vec<Proc> = (0..UPLOADS).map(|_| upload()).collect();
-    until(&leader, "uploads wait", |status| status["leader"]["uploads_waiting"].as_u64() >= Some(2));
+    until(&leader, "uploads wait", |status| {
+        status["leader"]["uploads_waiting"].as_u64() >= Some(2)
+    });
     std::fs::write(&gate, "").unwrap();
     let waits = until(&leader, "it waits", |status| status["leader"]["results_waiting"] == 1);
     let trouble = waits["leader"]["disk_trouble"].as_str().unwrap();
-    assert!(trouble.contains(&format!("Uploads wait behind a part of the result of job {job}")), "{trouble}");
+    assert!(
+        trouble.contains(&format!("Uploads wait behind a part of the result of job {job}")),
+        "{trouble}"
+    );
     // Seven uploads have their place, and four of them make the room. At the end of the queue three
     // would be left.
     let comes = until(&leader, "it comes", |status| status["leader"]["results_waiting"] == 0);
-    assert!(comes["jobs"]["done"].as_u64().unwrap() < UPLOADS - 5, "it came behind them: {comes:#}");
+    assert!(
+        comes["jobs"]["done"].as_u64().unwrap() < UPLOADS - 5,
+        "it came behind them: {comes:#}"
+    );
     let (code, lines) = large.finish();
     assert_eq!(code, Some(0), "{lines:#?}");
     for upload in uploads {

@@ -1,5 +1,6 @@
-//! What peers can make grow at a leader has an end: each of these is driven to its limit and back, with the leader's
-//! memory before and after (docs/reference.md, "What the leader keeps in memory").
+//! What peers can make grow at a leader has an end: each of these is driven to its limit and back,
+//! with the leader's memory before and after (docs/reference.md, "What the leader keeps in
+//! memory").
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -12,9 +13,11 @@ mod raw;
 #[path = "support/mod.rs"]
 mod support;
 
-use chunking::message::{Body, Name, Open, OpenFlags, Purpose, Refused, DatasetEntry, DatasetState};
+use chunking::message::{
+    Body, DatasetEntry, DatasetState, Name, Open, OpenFlags, Purpose, Refused,
+};
 use chunking::{Codec, Digest, DigestKind, Kind};
-use datasets::{FakeWorker, Putter, Dataset, say};
+use datasets::{Dataset, FakeWorker, Putter, say};
 use procs::{Leader, TempDir, eventually, heft};
 use raw::Raw;
 use serde_json::{Value, json};
@@ -67,8 +70,10 @@ fn names_of_jobs_have_a_limit_and_go_with_the_jobs() {
             "{refusal:?}"
         );
     }
-    let (held, full) =
-        (leader_status(&mut client)["job_names_bytes"].as_u64().unwrap(), resident(&leader) - before);
+    let (held, full) = (
+        leader_status(&mut client)["job_names_bytes"].as_u64().unwrap(),
+        resident(&leader) - before,
+    );
     assert!(held > jobs.min(4_000) as u64 * 65_000, "{held} bytes");
     assert!(full < held + held / 2 + 32 * MIB, "{held} bytes of names take {} MiB", full / MIB);
     for job in 0..jobs {
@@ -91,9 +96,16 @@ fn names_of_peers_have_a_limit_and_go_with_their_connections() {
         let patterns: Vec<String> = (0..8)
             .map(|at| format!("{number}-{at}.{}", ["a"; 240].map(|_| "segment-of-it").join(".")))
             .collect();
-        let hello = json!({"Heft": {"Version": 1, "Features": ["leases"]}, "Patterns": patterns}).to_string();
+        let hello = json!({"Heft": {"Version": 1, "Features": ["leases"]}, "Patterns": patterns})
+            .to_string();
         let mut worker = Raw::connect(&leader);
-        worker.send(Kind::HelloWorker, Uuid::from_u128(number as u128), Uuid::nil(), "", hello.as_bytes());
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::from_u128(number as u128),
+            Uuid::nil(),
+            "",
+            hello.as_bytes(),
+        );
         let answer = worker.next().unwrap();
         if answer.kind != Kind::Welcome {
             assert!(worker.is_hung_up_on());
@@ -124,7 +136,8 @@ fn large_files_that_jobs_name_have_a_limit_and_go_with_the_jobs() {
         let files: Vec<Value> = (0..files)
             .map(|at| json!({"Name": format!("{at}"), "Blob": {"Id": id(at), "Size": 5_000_000}}))
             .collect();
-        let request = json!({"JobId": id(1 << 32), "ClientId": "c", "ExecName": "x", "Files": files});
+        let request =
+            json!({"JobId": id(1 << 32), "ClientId": "c", "ExecName": "x", "Files": files});
         client.send(
             Kind::SubmitJob,
             id(1 << 32),
@@ -135,13 +148,15 @@ fn large_files_that_jobs_name_have_a_limit_and_go_with_the_jobs() {
     };
     let refused = (0..100_u32).find_map(|job| {
         submit(&mut client, job.into(), 8_192);
-        // That it was announced is told when its inputs are here; a question behind it is answered when it was read.
+        // That it was announced is told when its inputs are here; a question behind it is answered
+        // when it was read.
         client.ask("status", &json!({}));
         let blobs = leader_status(&mut client)["blobs"].as_u64().unwrap();
         (blobs < (u64::from(job) + 1) * 8_192).then_some(blobs)
     });
     assert_eq!(refused, Some(262_144));
-    let answer = std::iter::from_fn(|| client.next()).find(|frame| frame.kind == Kind::Refused).unwrap();
+    let answer =
+        std::iter::from_fn(|| client.next()).find(|frame| frame.kind == Kind::Refused).unwrap();
     let refused = Refused::decode(&answer.payload).unwrap();
     assert_eq!((refused.value, refused.limit), (262_144 + 8_192, 262_144), "{refused:?}");
     let full = resident(&leader);
@@ -158,7 +173,8 @@ fn an_attempt_brings_so_many_parts_of_its_result() {
     let mut client = Raw::client(&leader, "c");
     let mut worker = Raw::worker(&leader, Uuid::from_u128(5), "job.assign.x");
     client.submit(Uuid::from_u128(1), "x", &[]);
-    let assigned = std::iter::from_fn(|| worker.next()).find(|frame| frame.kind == Kind::AssignJob).unwrap();
+    let assigned =
+        std::iter::from_fn(|| worker.next()).find(|frame| frame.kind == Kind::AssignJob).unwrap();
     let open = |worker: &mut Raw, id: u128| {
         let open = Open {
             purpose: Purpose::Archive,
@@ -203,7 +219,8 @@ fn what_workers_say_that_they_hold_has_a_limit_and_goes_with_them() {
                 let entry = |at: u32| DatasetEntry {
                     state: DatasetState::Held,
                     digest: Digest { kind: DigestKind::Sha256, bytes: [7; 32] },
-                    cache_id: Name::try_from(format!("{number}-{frame}-{at}-{}", "s".repeat(220))).unwrap(),
+                    cache_id: Name::try_from(format!("{number}-{frame}-{at}-{}", "s".repeat(220)))
+                        .unwrap(),
                     text: Default::default(),
                 };
                 worker.have((0..512).map(entry).collect(), false);
@@ -220,15 +237,19 @@ fn what_workers_say_that_they_hold_has_a_limit_and_goes_with_them() {
     let limit = if count == 1 { 80 * MIB } else { 500 * MIB };
     assert!(full < before + limit, "{} MiB more", (full - before) / MIB);
     drop(workers);
-    eventually("they left", || client.ask("status", &json!({}))["workers"].as_array().unwrap().is_empty());
+    eventually("they left", || {
+        client.ask("status", &json!({}))["workers"].as_array().unwrap().is_empty()
+    });
     gives_back(&leader, before);
 }
 
 #[test]
 fn questions_that_wait_for_an_answer_have_a_limit_and_go_with_who_asked() {
     let leader = Leader::start(&[]);
-    let mut worker =
-        FakeWorker::new(Raw::worker(&leader, Uuid::from_u128(5), "job.assign.x"), Uuid::from_u128(5));
+    let mut worker = FakeWorker::new(
+        Raw::worker(&leader, Uuid::from_u128(5), "job.assign.x"),
+        Uuid::from_u128(5),
+    );
     let mut client = Raw::client(&leader, "c");
     let dataset = Dataset::of(&[("f", b"content")]);
     let put = std::thread::spawn(move || {
@@ -271,7 +292,8 @@ fn limits_that_no_leader_could_work_with_are_refused_and_named() {
         ("--tcp-congestion", "nope", "--tcp-congestion"),
     ] {
         let data = dir.join("data");
-        let (code, out, err) = heft(&["leader", "0", "--data", data.to_str().unwrap(), flag, value]);
+        let (code, out, err) =
+            heft(&["leader", "0", "--data", data.to_str().unwrap(), flag, value]);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{flag} {value}: {err}");
         assert!(err.contains(flag) && err.contains(why), "{flag} {value}: {err}");
         assert!(!data.exists(), "nothing is made");

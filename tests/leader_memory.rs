@@ -1,5 +1,6 @@
-//! The leader's memory: however many peers do not read what they are sent, it stays within its limits, those that read are served, and
-//! what was freed goes back to the system. Real leaders, with their defaults.
+//! The leader's memory: however many peers do not read what they are sent, it stays within its
+//! limits, those that read are served, and what was freed goes back to the system. Real leaders,
+//! with their defaults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -27,14 +28,17 @@ const MIB: usize = 1 << 20;
 /// Nearly a frame, and more than the system takes for a socket that nobody reads.
 const LARGE: usize = 3_900_000;
 
-/// What the leader may take beside what it has at rest: payloads on their way (64 MiB), those that the log has and that are being read (16
-/// and 16), a few frames that come, and the log's own buffers.
+/// What the leader may take beside what it has at rest: payloads on their way (64 MiB), those that
+/// the log has and that are being read (16 and 16), a few frames that come, and the log's own
+/// buffers.
 const GROWS_MAX: usize = 190 * MIB;
 
-/// The same where no payload goes out: what the log has and reads, what waits for it, and the one result.
+/// The same where no payload goes out: what the log has and reads, what waits for it, and the one
+/// result.
 const RESULTS_GROW_MAX: usize = 110 * MIB;
 
-/// What may be left of that when everybody is gone: payloads that the log has, and the log's own buffers.
+/// What may be left of that when everybody is gone: payloads that the log has, and the log's own
+/// buffers.
 const STAYS_MAX: usize = 64 * MIB;
 
 /// Bytes of a leader that are in memory, or were at most.
@@ -47,7 +51,12 @@ fn resident(leader: &Leader, field: &str) -> usize {
 #[track_caller]
 fn grew_by_less(leader: &Leader, before: usize, most: usize) {
     let grown = resident(leader, "VmHWM").saturating_sub(before);
-    assert!(grown < most, "the leader took {} MiB more, where {} are the most", grown / MIB, most / MIB);
+    assert!(
+        grown < most,
+        "the leader took {} MiB more, where {} are the most",
+        grown / MIB,
+        most / MIB
+    );
 }
 
 #[track_caller]
@@ -135,7 +144,10 @@ fn is_served(leader: &Leader, program: &str) {
     let assigned = next(&mut worker, Kind::AssignJob);
     assert!(assigned.payload == request(job, program, LARGE, None), "other bytes than were sent");
     worker.send(Kind::AckJob, Uuid::new_v4(), job, "", &result_of(job, LARGE));
-    assert!(next(&mut client, Kind::Result).payload == result_of(job, LARGE), "other bytes than were sent");
+    assert!(
+        next(&mut client, Kind::Result).payload == result_of(job, LARGE),
+        "other bytes than were sent"
+    );
 }
 
 #[test]
@@ -143,7 +155,8 @@ fn a_job_to_all_workers_costs_its_size_once_and_each_gets_it_under_its_own_id() 
     for durability in ["disk", "memory"] {
         let leader = Leader::start(&["--durability", durability]);
         let count = scaled(40, 300);
-        let mut workers: Vec<Raw> = (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1)).collect();
+        let mut workers: Vec<Raw> =
+            (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1)).collect();
         let (mut client, mut asks) = (client(&leader, "c"), Raw::client(&leader, "asks"));
         let before = resident(&leader, "VmRSS");
         let job = Uuid::new_v4();
@@ -159,7 +172,8 @@ fn a_job_to_all_workers_costs_its_size_once_and_each_gets_it_under_its_own_id() 
             let done = result_of(assigned.msg_id, 10);
             worker.send(Kind::AckJob, Uuid::new_v4(), assigned.msg_id, "", &done);
         }
-        let result: Value = serde_json::from_slice(&next(&mut client, Kind::Result).payload).unwrap();
+        let result: Value =
+            serde_json::from_slice(&next(&mut client, Kind::Result).payload).unwrap();
         let lines = result["Stdout"].as_str().unwrap().lines().count();
         assert_eq!((result["Status"].as_str(), lines), (Some("OK"), count as usize));
         grew_by_less(&leader, before, 64 * MIB);
@@ -170,7 +184,8 @@ fn a_job_to_all_workers_costs_its_size_once_and_each_gets_it_under_its_own_id() 
 fn jobs_wait_on_the_disk_for_workers_that_do_not_read_and_others_get_theirs() {
     let leader = Leader::start(&[]);
     let count = scaled(50, 100);
-    let mut workers: Vec<Raw> = (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 50)).collect();
+    let mut workers: Vec<Raw> =
+        (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 50)).collect();
     let (mut client, mut asks) = (client(&leader, "c"), Raw::client(&leader, "asks"));
     let before = resident(&leader, "VmRSS");
     for _ in 0..2 * count {
@@ -211,7 +226,8 @@ fn results_wait_on_the_disk_for_clients_that_come_back_and_do_not_read_and_other
     }
     until("all have ended", || jobs(&mut asks, "done") >= u64::from(count * each));
     let before = resident(&leader, "VmRSS");
-    let mut clients: Vec<Raw> = (0..count).map(|number| client(&leader, &format!("c{number}"))).collect();
+    let mut clients: Vec<Raw> =
+        (0..count).map(|number| client(&leader, &format!("c{number}"))).collect();
     // Classic clients get what waited for them when it is clear that they submit nothing.
     std::thread::sleep(Duration::from_secs(3));
     is_served(&leader, "other");
@@ -219,7 +235,10 @@ fn results_wait_on_the_disk_for_clients_that_come_back_and_do_not_read_and_other
     for client in clients.iter_mut().take(20) {
         for _ in 0..each {
             let result = next(client, Kind::Result);
-            assert!(result.payload == result_of(result.msg_id, LARGE), "other bytes than were sent");
+            assert!(
+                result.payload == result_of(result.msg_id, LARGE),
+                "other bytes than were sent"
+            );
         }
     }
     grew_by_less(&leader, before, GROWS_MAX);
@@ -238,7 +257,8 @@ fn large_frames_that_are_never_whole_have_their_bytes_and_others_come_through() 
         head.append(Generation::F2, &mut bytes).unwrap();
         [bytes, payload].concat()
     };
-    let workers: Vec<TcpStream> = (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1).stream).collect();
+    let workers: Vec<TcpStream> =
+        (0..count).map(|n| worker(&leader, "echo", n % 2 == 1, 1).stream).collect();
     for worker in &workers {
         let (mut stream, most) = (worker.try_clone().unwrap(), frame[..3_990_000].to_vec());
         std::thread::spawn(move || stream.write_all(&most));
@@ -273,7 +293,8 @@ fn results_of_all_workers_at_once_wait_for_the_log_in_their_sockets() {
             })
         })
         .collect();
-    let workers: Vec<Raw> = answering.into_iter().map(|answering| answering.join().unwrap()).collect();
+    let workers: Vec<Raw> =
+        answering.into_iter().map(|answering| answering.join().unwrap()).collect();
     let result: Value = serde_json::from_slice(&next(&mut client, Kind::Result).payload).unwrap();
     assert_eq!(result["Stdout"].as_str().unwrap().lines().count(), count as usize);
     grew_by_less(&leader, before, RESULTS_GROW_MAX);

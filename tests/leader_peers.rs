@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chunking::message::{Body, Reason, Refused, Submitted};
 use chunking::{Generation, Head, Kind};
-use procs::{Leader, PATIENCE, heft, classic_client, classic_worker};
+use procs::{Leader, PATIENCE, classic_client, classic_worker, heft};
 use raw::Raw;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -51,7 +51,8 @@ fn garbage_half_a_frame_and_a_missing_hello_end_their_connection_only() {
 }
 
 #[test]
-fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not_taken_for_a_classic_hello() {
+fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not_taken_for_a_classic_hello()
+ {
     let leader = Leader::start(&[]);
     for (hello, why) in [
         (r#"{"Heft":{"Version":1,"Features":["leases"]},"MaxParallel":100000000}"#, "MaxParallel"),
@@ -70,7 +71,13 @@ fn a_workers_announcement_that_cannot_be_read_is_refused_with_the_reason_and_not
         (r#"{"Heft":{"Version":1},"CacheOnly":true,"CacheFor":"x"}"#, "CacheFor"),
     ] {
         let mut worker = Raw::connect(&leader);
-        worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.x", hello.as_bytes());
+        worker.send(
+            Kind::HelloWorker,
+            Uuid::from_u128(5),
+            Uuid::nil(),
+            "job.assign.x",
+            hello.as_bytes(),
+        );
         let answer = worker.next().unwrap();
         assert_eq!((answer.kind, answer.msg_id), (Kind::Refused, Uuid::from_u128(5)), "{hello}");
         let refused = Refused::decode(&answer.payload).unwrap();
@@ -104,14 +111,17 @@ fn the_hellos_of_classic_workers_of_all_frame_layouts_are_taken_as_ever() {
     let subjects = ["", "groupA", "job.assign.*", "a.>.b", "job.assign.x*", ">", "..", "a..b"];
     // What others put there is not for us.
     let payloads = ["", "1.0.3", "{\"name\":\"w\"}", "{\"heft\":", "[]", "{}", "null"];
-    let hellos = [(Generation::F0, "", ""), (Generation::F1, "", ""), (Generation::F1, "", "1.0.3")]
-        .into_iter()
-        .chain(subjects.map(|subject| (Generation::F2, subject, "")))
-        .chain(payloads.map(|payload| (Generation::F2, "job.assign.x", payload)));
+    let hellos =
+        [(Generation::F0, "", ""), (Generation::F1, "", ""), (Generation::F1, "", "1.0.3")]
+            .into_iter()
+            .chain(subjects.map(|subject| (Generation::F2, subject, "")))
+            .chain(payloads.map(|payload| (Generation::F2, "job.assign.x", payload)));
     for (generation, subject, payload) in hellos {
         let mut frame = Vec::new();
         let payload_len = u32::try_from(payload.len()).unwrap();
-        Head { subject, payload_len, ..Head::new(Kind::HelloWorker) }.append(generation, &mut frame).unwrap();
+        Head { subject, payload_len, ..Head::new(Kind::HelloWorker) }
+            .append(generation, &mut frame)
+            .unwrap();
         let mut worker = Raw::connect(&leader);
         worker.stream.write_all(&[&frame, payload.as_bytes()].concat()).unwrap();
         let mut workers = || client.ask("status", &json!({}))["workers"].as_array().unwrap().len();
@@ -163,7 +173,10 @@ fn a_status_with_long_names_and_many_patterns_is_answered_whole_in_parts() {
         (20, &json!(81))
     );
     let clients = status["clients"].as_array().unwrap();
-    assert!(clients.iter().any(|client| client["id"].as_str().unwrap().ends_with("bytes)")), "they are cut");
+    assert!(
+        clients.iter().any(|client| client["id"].as_str().unwrap().ends_with("bytes)")),
+        "they are cut"
+    );
     let (code, out, err) = heft(&["status", &leader.addr()]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("client0-xxx"), "{out:.2000}");
@@ -188,7 +201,8 @@ fn caps_of_clients_that_never_come_back_do_not_pile_up() {
     }
     assert_eq!(hello(&leader, &"x".repeat(255), true).next().unwrap().kind, Kind::Welcome);
     let memory = |leader: &Leader| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", leader.proc.pid())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", leader.proc.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
     };
@@ -253,10 +267,15 @@ fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_l
     for id in [format!("a\r\n{forged}\x1b[2J"), format!("{long}\n{forged}")] {
         let mut client = Raw::connect(&leader);
         client.send(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &id, b"");
-        client.send(Kind::SubmitJob, Uuid::nil(), Uuid::nil(), &format!("job.submit.{id}"), b"not a request");
+        client.send(
+            Kind::SubmitJob,
+            Uuid::nil(),
+            Uuid::nil(),
+            &format!("job.submit.{id}"),
+            b"not a request",
+        );
         let mut worker = Raw::connect(&leader);
-        let hello =
-            json!({"Heft": {"Version": 1, "Features": ["leases"], "Name": "w\n".repeat(40) + forged}});
+        let hello = json!({"Heft": {"Version": 1, "Features": ["leases"], "Name": "w\n".repeat(40) + forged}});
         worker.send(
             Kind::HelloWorker,
             Uuid::nil(),
@@ -271,7 +290,10 @@ fn names_with_line_feeds_and_escapes_make_no_lines_of_their_own_in_the_log_and_l
     let Leader { proc, .. } = leader;
     proc.terminate();
     let (_, lines) = proc.finish();
-    assert!(lines.iter().any(|line| line.contains("forged") || line.contains("bytes more)")), "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.contains("forged") || line.contains("bytes more)")),
+        "{lines:#?}"
+    );
     for line in &lines {
         assert!(!line.starts_with(forged) && !line.contains('\x1b'), "{line:?}");
         assert!(line.len() < 4_000, "{} bytes: {line:.200}", line.len());
@@ -297,18 +319,23 @@ fn names_that_lead_out_of_a_workers_directories_are_refused_at_submit() {
         ("x", json!([{"Name": "a", "CacheId": "set", "CacheName": "../x"}]), "it holds \"..\""),
     ]) {
         let job = Uuid::from_u128(number);
-        let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": [], "Files": files});
+        let request =
+            json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": [], "Files": files});
         let request = request.to_string();
         for client in [&mut classic, &mut ours] {
             client.send(Kind::SubmitJob, job, Uuid::nil(), "job.submit.x", request.as_bytes());
         }
         let result = classic.next().unwrap();
         assert_eq!(result.kind, Kind::Result, "{request}");
-        let text = String::from_utf8_lossy(&result.payload).replace("\\u0022", "\"").replace("\\\"", "\"");
+        let text =
+            String::from_utf8_lossy(&result.payload).replace("\\u0022", "\"").replace("\\\"", "\"");
         assert!(text.contains(why) && text.contains("FAILED"), "{request}: {text}");
         let refused = ours.next().unwrap();
         assert_eq!(refused.kind, Kind::Refused, "{request}");
-        assert!(Refused::decode(&refused.payload).unwrap().text.as_str().contains(why), "{request}");
+        assert!(
+            Refused::decode(&refused.payload).unwrap().text.as_str().contains(why),
+            "{request}"
+        );
     }
     // The worker got none of them.
     ours.submit(Uuid::from_u128(100), "x", &[]);
@@ -381,7 +408,7 @@ fn bad_requests_are_refused_with_what_is_wrong() {
         let text = Refused::decode(&refused.payload).unwrap().text.to_string();
         assert!(text.contains(says), "{payload}: {text}");
     }
-    // What is no JobRequest at all is a raw job (M19).
+    // What is not a JobRequest at all is a raw job (M19).
     client.send(Kind::SubmitJob, Uuid::new_v4(), Uuid::nil(), "", b"any bytes \xff at all");
     assert_eq!(client.next().unwrap().kind, Kind::Submitted);
 }
@@ -421,9 +448,17 @@ fn operators_see_cancel_requeue_and_purge() {
     let cancelled: Value = serde_json::from_slice(&client.next().unwrap().payload).unwrap();
     assert!(cancelled["Stderr"].as_str().unwrap().contains("cancelled by client c"), "{cancelled}");
     assert!(
-        client.ask("cancel", &json!({"job_id": job}))["error"].as_str().unwrap().contains("ended already")
+        client.ask("cancel", &json!({"job_id": job}))["error"]
+            .as_str()
+            .unwrap()
+            .contains("ended already")
     );
-    assert!(client.ask("dlq.show", &json!({"job_id": "x"}))["error"].as_str().unwrap().contains("no job id"));
+    assert!(
+        client.ask("dlq.show", &json!({"job_id": "x"}))["error"]
+            .as_str()
+            .unwrap()
+            .contains("no job id")
+    );
     let unknown = client.ask("explain", &json!({"job_id": Uuid::from_u128(99)}));
     assert!(unknown["error"].as_str().unwrap().starts_with("no job "), "{unknown}");
     assert!(client.ask("nonsense", &json!({}))["error"].as_str().unwrap().contains("status"));
@@ -459,7 +494,9 @@ fn unknown_types_and_types_for_others_are_skipped_and_the_work_goes_on() {
     let mut worker = Raw::connect(&leader);
     worker.send(Kind::HelloWorker, Uuid::from_u128(5), Uuid::nil(), "job.assign.*", b"");
     let mut client = Raw::client(&leader, "c");
-    for code in [8, 11, 28, 55, 200, 255, Kind::AssignJob.code(), Kind::Welcome.code(), Kind::Chunk.code()] {
+    for code in
+        [8, 11, 28, 55, 200, 255, Kind::AssignJob.code(), Kind::Welcome.code(), Kind::Chunk.code()]
+    {
         unknown(&mut worker, code);
         unknown(&mut client, code);
     }
@@ -528,7 +565,9 @@ fn a_peer_that_asks_for_results_and_does_not_read_them_is_told_to_read_first() {
             None => found += 1,
             Some(error) => {
                 assert!(
-                    error.starts_with("too many questions wait: 1024, and 1024 may: read the answers first"),
+                    error.starts_with(
+                        "too many questions wait: 1024, and 1024 may: read the answers first"
+                    ),
                     "{error}"
                 );
                 refused += 1;
@@ -551,7 +590,8 @@ fn parts_that_were_made_of_a_result_for_an_answer_do_not_come_with_the_whole_res
     assert_eq!(worker.next().unwrap().kind, Kind::AssignJob);
     // Numbers that are longer when they are written again.
     let of = |len: usize| {
-        let mut result = result_of(job, json!({"Run": 1, "Attempts": 1, "Stdout": "x".repeat(len)}));
+        let mut result =
+            result_of(job, json!({"Run": 1, "Attempts": 1, "Stdout": "x".repeat(len)}));
         result.pop();
         result.extend_from_slice(format!(",\"More\":[{}1]}}", "1e9,".repeat(50)).as_bytes());
         result
@@ -591,7 +631,13 @@ fn a_worker_cannot_end_a_job_that_it_was_never_given() {
     assert_eq!((settled.kind, settled.msg_id), (Kind::Settled, job));
     let mut classic = Raw::connect(&leader);
     classic.send(Kind::HelloWorker, Uuid::from_u128(6), Uuid::nil(), "job.assign.nothing", b"");
-    classic.send(Kind::AckJob, Uuid::nil(), job, "", &result_of(job, json!({"Run": 1, "Attempts": 9})));
+    classic.send(
+        Kind::AckJob,
+        Uuid::nil(),
+        job,
+        "",
+        &result_of(job, json!({"Run": 1, "Attempts": 9})),
+    );
     let until = |count: u64| {
         let mut asks = Raw::client(&leader, "asks");
         let end = std::time::Instant::now() + PATIENCE;
@@ -599,7 +645,11 @@ fn a_worker_cannot_end_a_job_that_it_was_never_given() {
             assert!(std::time::Instant::now() < end, "fewer than {count} were refused");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(asks.ask("status", &json!({}))["leader"]["result_bytes"], 0, "nothing of them is kept");
+        assert_eq!(
+            asks.ask("status", &json!({}))["leader"]["result_bytes"],
+            0,
+            "nothing of them is kept"
+        );
     };
     until(2);
     // It runs elsewhere.
@@ -649,7 +699,10 @@ fn a_second_process_under_the_id_of_a_worker_that_lives_is_refused_with_the_reas
         let refused = Refused::decode(&answer.payload).unwrap();
         assert_eq!((answer.kind, refused.reason), (Kind::Refused, Reason::CONFLICT));
         let text = refused.text.as_str();
-        assert!(text.contains("connected from 127.0.0.1") && text.contains("another --id"), "{text}");
+        assert!(
+            text.contains("connected from 127.0.0.1") && text.contains("another --id"),
+            "{text}"
+        );
         assert!(second.is_hung_up_on());
     }
     // The first has noticed nothing.
@@ -660,7 +713,11 @@ fn a_second_process_under_the_id_of_a_worker_that_lives_is_refused_with_the_reas
     assert_eq!(welcome.kind, Kind::Welcome, "the same process takes its connection over");
     assert!(first.is_hung_up_on());
     let (old, welcome) = hello_of(&leader, id, None);
-    assert_eq!(welcome.kind, Kind::Welcome, "one that does not say which it is does as it always did");
+    assert_eq!(
+        welcome.kind,
+        Kind::Welcome,
+        "one that does not say which it is does as it always did"
+    );
     assert!(back.is_hung_up_on());
     drop(old);
     let (_, welcome) = hello_of(&leader, id, Some(2));

@@ -1,5 +1,6 @@
-//! Peers behind slow lines, which read and write all the time: they are slow, and not gone. A leader with short limits stands in for
-//! long waits; `HEFT_TEST_SCALE=long` has the limits of a leader as it is, and lines of 20 KB a second.
+//! Peers behind slow lines, which read and write all the time: they are slow, and not gone. A
+//! leader with short limits stands in for long waits; `HEFT_TEST_SCALE=long` has the limits of a
+//! leader as it is, and lines of 20 KB a second.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -54,8 +55,11 @@ fn hasty_leader_with(config: Config, write_stall: Duration) -> u16 {
             tell.send(listener.local_addr().unwrap().port()).unwrap();
             let data = TempDir::new();
             let broker = Config { lease: LEASE, ..config };
-            let config =
-                LeaderConfig { broker, heartbeat: Duration::from_millis(300), ..LeaderConfig::default() };
+            let config = LeaderConfig {
+                broker,
+                heartbeat: Duration::from_millis(300),
+                ..LeaderConfig::default()
+            };
             let options = heft::driver::Options {
                 data: data.0.clone(),
                 write_stall,
@@ -83,7 +87,8 @@ impl Line {
         Line::listen(TcpListener::bind("127.0.0.1:0").unwrap(), leader, down, up)
     }
 
-    /// The same with little room on the way: what a peer does not read is soon felt by the leader, and what it writes by itself.
+    /// The same with little room on the way: what a peer does not read is soon felt by the leader,
+    /// and what it writes by itself.
     fn narrow(leader: u16, down: usize, up: usize) -> Line {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(16 << 10).unwrap();
@@ -107,7 +112,12 @@ impl Line {
                 socket.connect(&SocketAddr::from(([127, 0, 0, 1], leader)).into()).unwrap();
                 let to_leader: TcpStream = socket.into();
                 let ways = [
-                    (to_leader.try_clone().unwrap(), peer.try_clone().unwrap(), down, counted[1].clone()),
+                    (
+                        to_leader.try_clone().unwrap(),
+                        peer.try_clone().unwrap(),
+                        down,
+                        counted[1].clone(),
+                    ),
                     (peer, to_leader, up, counted[0].clone()),
                 ];
                 for (from, to, rate, carried) in ways {
@@ -146,7 +156,8 @@ impl Works {
     fn start(worker: Worker<impl heft::worker::Handler>) -> Works {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(worker.run(async { drop(stopped.await) }));
         });
         Works { stop, thread }
@@ -158,14 +169,17 @@ impl Works {
     }
 }
 
-/// A job whose worker is behind a line gets its input, and its result comes back, over one connection and by one attempt.
+/// A job whose worker is behind a line gets its input, and its result comes back, over one
+/// connection and by one attempt.
 fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
     let noise = Bytes::from(noise::noise(input.max(output), 7));
     let dir = TempDir::new();
     let ran = Arc::new(AtomicU32::new(0));
     let (made, count) = (noise.slice(..output), ran.clone());
-    let config =
-        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
     let run = move |job: Job, context: JobContext| {
         let made = made.clone();
         count.fetch_add(1, Ordering::Relaxed);
@@ -184,14 +198,17 @@ fn runs_once_over(leader: u16, line: &Line, input: usize, output: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let out = TempDir::new();
     runtime.block_on(async {
-        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let options =
+            Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
         let request = JobRequest { exec_name: "slow".to_owned(), ..JobRequest::default() };
         let spec = JobSpec::from(request).bytes("in.bin", noise.slice(..input));
         let mut job = client.submit(spec).await.unwrap();
         let patience = Duration::from_secs(scaled(60, 600).into());
-        let finished =
-            tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+        let finished = tokio::time::timeout(patience, job.finish())
+            .await
+            .expect("it comes to an end")
+            .unwrap();
         let result = finished.result().unwrap();
         assert_eq!(result.status, JobStatus::Ok, "{}", result.stderr);
         assert_eq!(result.stdout, crc32fast::hash(&noise[..input]).to_string());
@@ -250,10 +267,13 @@ fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again()
     worker.write_all(&frame(Kind::HelloWorker, Uuid::nil(), "job.assign.*", b"")).unwrap();
     worker.write_all(&frame(Kind::Credit, Uuid::nil(), "", &9_i32.to_le_bytes())).unwrap();
     let job = Uuid::from_u128(77);
-    let request = format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":[],"Files":[]}}"#);
+    let request =
+        format!(r#"{{"JobId":"{job}","ClientId":"c","ExecName":"echo","Args":[],"Files":[]}}"#);
     let hello = br#"{"ClientId":"c","DesiredParallelism":1}"#;
     client.write_all(&frame(Kind::HelloClient, Uuid::nil(), "c", hello)).unwrap();
-    client.write_all(&frame(Kind::SubmitJob, Uuid::nil(), "job.submit.echo", request.as_bytes())).unwrap();
+    client
+        .write_all(&frame(Kind::SubmitJob, Uuid::nil(), "job.submit.echo", request.as_bytes()))
+        .unwrap();
     let assigned = Arc::new(AtomicU32::new(0));
     let (count, mut reads) = (assigned.clone(), worker.try_clone().unwrap());
     std::thread::spawn(move || {
@@ -263,7 +283,10 @@ fn a_classic_worker_whose_large_result_comes_slowly_is_not_given_its_job_again()
             came.extend_from_slice(&piece[..bytes]);
             let mut rest = &came[..];
             while let Some(frame) = decoder.poll_frame(&mut rest).unwrap() {
-                count.fetch_add(u32::from(frame.head.kind() == Ok(Kind::AssignJob)), Ordering::Relaxed);
+                count.fetch_add(
+                    u32::from(frame.head.kind() == Ok(Kind::AssignJob)),
+                    Ordering::Relaxed,
+                );
             }
             came = rest.to_vec();
         }
@@ -313,15 +336,19 @@ fn reads_while_it_sends(output: usize) {
             job.result(JobStatus::Ok)
         }
     };
-    let config =
-        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
     let works = Works::start(Worker::new(config, run).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let out = TempDir::new();
     runtime.block_on(async {
-        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let options =
+            Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
-        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let request =
+            |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
         let mut wait = client.submit(request("wait")).await.unwrap();
         let mut up = client.submit(request("up")).await.unwrap();
         while line.went_up.load(Ordering::Relaxed) < 100_000 {
@@ -332,7 +359,8 @@ fn reads_while_it_sends(output: usize) {
         wait.cancel("enough").await;
         let patience = Duration::from_secs(60);
         for job in [&mut up, &mut down, &mut wait] {
-            let ended = tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
+            let ended =
+                tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
             assert!(ended.unwrap().missing.is_empty());
         }
         client.close().await;
@@ -365,9 +393,11 @@ async fn passed(bytes: &AtomicUsize, enough: usize) {
     }
 }
 
-/// A worker on a line. Its job `wait` runs until it is cancelled; how much had come down the line by then is noted.
+/// A worker on a line. Its job `wait` runs until it is cancelled; how much had come down the line
+/// by then is noted.
 fn works_until_cancelled(line: &Line, dir: &TempDir) -> (Works, Arc<AtomicUsize>) {
-    let (came_down, cancelled_at) = (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let (came_down, cancelled_at) =
+        (line.came_down.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
     let cancelled = cancelled_at.clone();
     let run = move |job: Job, context: JobContext| {
         let (came_down, cancelled) = (came_down.clone(), cancelled.clone());
@@ -379,8 +409,10 @@ fn works_until_cancelled(line: &Line, dir: &TempDir) -> (Works, Arc<AtomicUsize>
             job.result(JobStatus::Ok)
         }
     };
-    let config =
-        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
     (Works::start(Worker::new(config, run).unwrap()), cancelled_at)
 }
 
@@ -392,17 +424,21 @@ fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
     let (works, cancelled_at) = works_until_cancelled(&line, &dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::connect(&format!("127.0.0.1:{leader}"), &Options::new("c")).await.unwrap();
-        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let client =
+            Client::connect(&format!("127.0.0.1:{leader}"), &Options::new("c")).await.unwrap();
+        let request =
+            |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
         let mut wait = client.submit(request("wait")).await.unwrap();
-        let spec = JobSpec::from(request("down")).bytes("in.bin", Bytes::from(noise::noise(5_000_000, 11)));
+        let spec = JobSpec::from(request("down"))
+            .bytes("in.bin", Bytes::from(noise::noise(5_000_000, 11)));
         let mut down = client.submit(spec).await.unwrap();
         passed(&line.came_down, 1_500_000).await;
         let before = line.came_down.load(Ordering::Relaxed);
         wait.cancel("enough").await;
         let patience = Duration::from_secs(60);
         for job in [&mut wait, &mut down] {
-            let ended = tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
+            let ended =
+                tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end");
             assert!(ended.unwrap().missing.is_empty());
         }
         let waited = cancelled_at.load(Ordering::Relaxed) - before;
@@ -413,7 +449,8 @@ fn a_cancel_gets_to_a_worker_while_a_large_input_goes_down_slowly() {
     works.stop();
 }
 
-/// Its chunks come one at a time, each when the one before is out: the line is idle whenever one begins.
+/// Its chunks come one at a time, each when the one before is out: the line is idle whenever one
+/// begins.
 #[test]
 fn a_line_that_is_idle_between_chunks_is_known_to_be_slow_all_the_same() {
     let write_stall = heft::driver::Options::default().write_stall;
@@ -428,18 +465,23 @@ fn a_line_that_is_idle_between_chunks_is_known_to_be_slow_all_the_same() {
             Client::connect(&format!("127.0.0.1:{port}"), &Options::new(id)).await.unwrap()
         };
         let client = connect(leader, "c").await;
-        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let request =
+            |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
         let mut wait = client.submit(request("wait")).await.unwrap();
         let file = Bytes::from(noise::noise(3_300_000, 11));
         let sender = connect(slow_client.port, "s").await;
-        let mut down = sender.submit(JobSpec::from(request("down")).bytes("in.bin", file)).await.unwrap();
+        let mut down =
+            sender.submit(JobSpec::from(request("down")).bytes("in.bin", file)).await.unwrap();
         // The third chunk has begun.
         passed(&line.came_down, (2 << 20) + 80_000).await;
         let before = line.came_down.load(Ordering::Relaxed);
         wait.cancel("enough").await;
         let patience = Duration::from_secs(60);
         for job in [&mut wait, &mut down] {
-            tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+            tokio::time::timeout(patience, job.finish())
+                .await
+                .expect("it comes to an end")
+                .unwrap();
         }
         let waited = cancelled_at.load(Ordering::Relaxed) - before;
         assert!(waited < SMALL_WAITS, "{waited} bytes came before the cancel");
@@ -463,15 +505,19 @@ fn a_small_result_gets_away_from_a_worker_while_a_large_one_goes_up_slowly() {
             job.result(JobStatus::Ok)
         }
     };
-    let config =
-        WorkerConfig { work_dir: dir.0.clone(), ..WorkerConfig::new(format!("127.0.0.1:{}", line.port)) };
+    let config = WorkerConfig {
+        work_dir: dir.0.clone(),
+        ..WorkerConfig::new(format!("127.0.0.1:{}", line.port))
+    };
     let works = Works::start(Worker::new(config, run).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let out = TempDir::new();
     runtime.block_on(async {
-        let options = Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
+        let options =
+            Options { downloads: Downloads::Directory(out.0.clone()), ..Options::new("c") };
         let client = Client::connect(&format!("127.0.0.1:{leader}"), &options).await.unwrap();
-        let request = |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
+        let request =
+            |exec: &str| JobRequest { exec_name: exec.to_owned(), ..JobRequest::default() };
         let mut up = client.submit(request("up")).await.unwrap();
         passed(&line.went_up, 1_500_000).await;
         let before = line.went_up.load(Ordering::Relaxed);
@@ -481,7 +527,8 @@ fn a_small_result_gets_away_from_a_worker_while_a_large_one_goes_up_slowly() {
         // Its credit and its result stand behind no more than a piece each.
         let waited = line.went_up.load(Ordering::Relaxed) - before;
         assert!(waited < 2 * SMALL_WAITS, "{waited} bytes went before the result");
-        let ended = tokio::time::timeout(patience, up.finish()).await.expect("it comes to an end").unwrap();
+        let ended =
+            tokio::time::timeout(patience, up.finish()).await.expect("it comes to an end").unwrap();
         assert!(ended.missing.is_empty());
         client.close().await;
     });
@@ -514,13 +561,16 @@ fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_ta
         let mut jobs = Vec::new();
         for _ in 0..JOBS {
             let args = vec!["x".repeat(3_000_000)];
-            let request = JobRequest { exec_name: "quick".to_owned(), args, ..JobRequest::default() };
+            let request =
+                JobRequest { exec_name: "quick".to_owned(), args, ..JobRequest::default() };
             jobs.push(client.submit(JobSpec::from(request)).await.unwrap());
         }
         for job in &mut jobs {
             let patience = Duration::from_secs(60);
-            let finished =
-                tokio::time::timeout(patience, job.finish()).await.expect("it comes to an end").unwrap();
+            let finished = tokio::time::timeout(patience, job.finish())
+                .await
+                .expect("it comes to an end")
+                .unwrap();
             assert_eq!(finished.result().unwrap().stdout, "1", "by its first attempt");
         }
         client.close().await;
@@ -529,7 +579,8 @@ fn jobs_that_wait_longer_than_a_lease_for_a_worker_that_reads_quickly_are_not_ta
 }
 
 #[test]
-fn at_20_kb_a_second_a_worker_runs_a_job_of_more_than_a_chunk_with_the_limits_of_a_leader_as_it_is() {
+fn at_20_kb_a_second_a_worker_runs_a_job_of_more_than_a_chunk_with_the_limits_of_a_leader_as_it_is()
+{
     if scaled(0, 1) == 0 {
         return;
     }

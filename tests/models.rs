@@ -1,6 +1,6 @@
-//! The models against `vectors/models.json`: the exact texts .NET writes, what is read although .NET would
-//! write it otherwise, and what is refused, with the error's variant and place. Rows of SPEC are named in the
-//! vectors.
+//! The models against `vectors/models.json`: the exact texts .NET writes, what is read although
+//! .NET would write it otherwise, and what is refused, with the error's variant and place. Rows of
+//! SPEC are named in the vectors.
 
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
@@ -10,8 +10,9 @@ mod support;
 use std::collections::BTreeSet;
 
 use heft::model::{
-    Announcement, BlobRef, CacheEntry, CachePutRequest, CachePutResult, CacheStatus, ClientConfig, Deliver,
-    InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source, WorkerHello,
+    Announcement, BlobRef, CacheEntry, CachePutRequest, CachePutResult, CacheStatus, ClientConfig,
+    Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source,
+    WorkerHello,
 };
 use serde_json::Value;
 use support::unhex;
@@ -25,7 +26,10 @@ fn text(fields: &Value, member: &str) -> String {
 }
 
 fn opt_text(fields: &Value, member: &str) -> Option<String> {
-    fields.get(member).filter(|value| !value.is_null()).map(|value| value.as_str().expect(member).to_owned())
+    fields
+        .get(member)
+        .filter(|value| !value.is_null())
+        .map(|value| value.as_str().expect(member).to_owned())
 }
 
 fn texts(fields: &Value, member: &str) -> Vec<String> {
@@ -207,13 +211,17 @@ fn check_write<M: JsonModel + PartialEq + std::fmt::Debug>(case: &Value, model: 
 }
 
 fn check_refuse<M: JsonModel + PartialEq + std::fmt::Debug>(case: &Value, _: fn(&Value) -> M) {
-    let payload = opt_text(case, "json").map_or_else(|| unhex(&text(case, "hex")), String::into_bytes);
+    let payload =
+        opt_text(case, "json").map_or_else(|| unhex(&text(case, "hex")), String::into_bytes);
     let error = M::parse(&payload).expect_err(&text(case, "name"));
     assert_eq!(variant(&error), text(case, "error"), "{case}: {error}");
     let shown = error.to_string();
     assert!(shown.starts_with(&text(case, "place")), "{case}: {shown}");
     // What, where and the next step in one line that an operator can read.
-    assert!(shown.contains(": ") && shown.chars().count() < 320 && !shown.contains('\n'), "{shown}");
+    assert!(
+        shown.contains(": ") && shown.chars().count() < 320 && !shown.contains('\n'),
+        "{shown}"
+    );
 }
 
 fn variant(error: &ModelError) -> String {
@@ -318,7 +326,8 @@ fn an_error_quotes_no_more_than_a_few_characters() {
 #[test]
 fn a_list_over_its_limit_is_refused_with_the_count() {
     let args = vec!["\"\""; 65_537].join(",");
-    let error = JobRequest::parse(format!(r#"{{"ExecName":"e","Args":[{args}]}}"#).as_bytes()).unwrap_err();
+    let error =
+        JobRequest::parse(format!(r#"{{"ExecName":"e","Args":[{args}]}}"#).as_bytes()).unwrap_err();
     let ModelError::OverLimit { value, limit, .. } = error else { panic!("{error}") };
     assert_eq!((value, limit), (65_537, 65_536));
 }

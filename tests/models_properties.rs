@@ -1,6 +1,6 @@
-//! What holds for all models and all bytes (SPEC 1C, C01): what is written is read back, the content stream
-//! and the ordinary reader agree however a payload is cut, and nothing a peer can send makes either of them
-//! panic. `HEFT_TEST_SCALE=long` runs many more cases.
+//! What holds for all models and all bytes (SPEC 1C, C01): what is written is read back, the
+//! content stream and the ordinary reader agree however a payload is cut, and nothing a peer can
+//! send makes either of them panic. `HEFT_TEST_SCALE=long` runs many more cases.
 
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::panic)]
@@ -11,8 +11,8 @@ use chunking::{Digest, DigestKind};
 use heft::model::limits::{CONTENT_PIECE_BYTES_MAX, RESIDUE_BYTES_MAX};
 use heft::model::{
     Announcement, BlobRef, CacheEntry, CachePutRequest, CachePutResult, CacheStatus, ClientConfig,
-    ContentEvent, ContentStream, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError,
-    ResultSlot, Shape, WorkerHello,
+    ContentEvent, ContentStream, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
+    ModelError, ResultSlot, Shape, WorkerHello,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -50,7 +50,11 @@ fn guid() -> impl Strategy<Value = Uuid> {
 fn blob() -> impl Strategy<Value = BlobRef> {
     let kind = select(vec![DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3]);
     let digest = (kind, any::<[u8; 32]>()).prop_map(|(kind, bytes)| Digest { kind, bytes });
-    (guid(), any::<u64>(), option::of(digest)).prop_map(|(id, size, digest)| BlobRef { id, size, digest })
+    (guid(), any::<u64>(), option::of(digest)).prop_map(|(id, size, digest)| BlobRef {
+        id,
+        size,
+        digest,
+    })
 }
 
 fn input_file() -> impl Strategy<Value = InputFile> {
@@ -91,9 +95,15 @@ fn job_request() -> impl Strategy<Value = JobRequest> {
 }
 
 fn job_result() -> impl Strategy<Value = JobResult> {
-    let status = prop_oneof![select(vec!["OK", "FAILED", "DUPLICATE"]).prop_map(str::to_owned), text()];
+    let status =
+        prop_oneof![select(vec!["OK", "FAILED", "DUPLICATE"]).prop_map(str::to_owned), text()];
     let classic = (guid(), text(), text(), status, text(), text(), option::of(content()));
-    let ours = (any::<bool>(), option::of(any::<u32>()), option::of(any::<u32>()), option::of(any::<i32>()));
+    let ours = (
+        any::<bool>(),
+        option::of(any::<u32>()),
+        option::of(any::<u32>()),
+        option::of(any::<i32>()),
+    );
     let blobs = (option::of(blob()), option::of(blob()), option::of(blob()));
     (classic, ours, blobs).prop_map(|(classic, (dead, attempts, run, exit_code), blobs)| {
         let (archive, stdout_blob, stderr_blob) = blobs;
@@ -122,9 +132,13 @@ fn announcement() -> impl Strategy<Value = Announcement> {
 }
 
 fn client_config() -> impl Strategy<Value = ClientConfig> {
-    (text(), any::<i32>(), option::of(announcement())).prop_map(|(client_id, desired_parallelism, heft)| {
-        ClientConfig { client_id, desired_parallelism, heft }
-    })
+    (text(), any::<i32>(), option::of(announcement())).prop_map(
+        |(client_id, desired_parallelism, heft)| ClientConfig {
+            client_id,
+            desired_parallelism,
+            heft,
+        },
+    )
 }
 
 fn worker_hello() -> impl Strategy<Value = WorkerHello> {
@@ -137,14 +151,8 @@ fn worker_hello() -> impl Strategy<Value = WorkerHello> {
         any::<bool>(),
         option::of(text()),
     )
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw, instance)| WorkerHello {
-            heft,
-            patterns,
-            max_parallel,
-            cache_only,
-            cache_for,
-            raw,
-            instance,
+        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw, instance)| {
+            WorkerHello { heft, patterns, max_parallel, cache_only, cache_for, raw, instance }
         })
 }
 
@@ -201,7 +209,11 @@ fn stream(shape: Shape, payload: &[u8], cuts: &[usize]) -> Result<Streamed, Mode
         ContentEvent::Bytes { slot, bytes } => {
             assert_eq!(open, Some(slot));
             assert!((1..=CONTENT_PIECE_BYTES_MAX).contains(&bytes.len()));
-            contents.get_mut(slot).and_then(Option::as_mut).expect("a content").extend_from_slice(bytes);
+            contents
+                .get_mut(slot)
+                .and_then(Option::as_mut)
+                .expect("a content")
+                .extend_from_slice(bytes);
         }
         ContentEvent::End { slot, len } => {
             assert_eq!(open.take(), Some(slot));
@@ -284,9 +296,10 @@ fn parse_streamed<M: Contents>(payload: &[u8], cuts: &[usize]) -> Result<M, Mode
     Ok(model)
 }
 
-/// The stream may be stricter in one thing only: it has decoded a content before it learns that a repetition
-/// of the member makes it void. And it is less strict with what a program printed: halves of surrogate pairs,
-/// control characters and bytes that are no UTF-8 are no reason to lose a result.
+/// The stream may be stricter in one thing only: it has decoded a content before it learns that a
+/// repetition of the member makes it void. And it is less strict with what a program printed:
+/// halves of surrogate pairs, control characters and bytes that are not UTF-8 are no reason to lose
+/// a result.
 fn agree<M: Contents>(payload: &[u8], cuts: &[usize]) {
     let plain = M::parse(payload);
     let streamed = parse_streamed::<M>(payload, cuts);
@@ -321,8 +334,8 @@ fn round_trip<M: JsonModel + PartialEq + std::fmt::Debug>(model: &M) -> Value {
     serde_json::from_slice(&json).expect("serde_json reads it too")
 }
 
-/// JSON that looks like a message, more or less: the names that matter in all places, repeated, escaped, with
-/// white space, and values that fit or do not.
+/// JSON that looks like a message, more or less: the names that matter in all places, repeated,
+/// escaped, with white space, and values that fit or do not.
 fn message() -> impl Strategy<Value = String> {
     let names = vec![
         "Files",
@@ -367,9 +380,11 @@ fn message() -> impl Strategy<Value = String> {
             vec(item, 0..6).prop_map(|items| format!("[{}]", items.join(","))),
         ]
     });
-    // Half of the texts are a whole message around the odd parts, so that they are often read to the end.
+    // Half of the texts are a whole message around the odd parts, so that they are often read to
+    // the end.
     (value.clone(), value, any::<bool>()).prop_map(|(odd, file, whole)| {
-        let inner = file.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
+        let inner =
+            file.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
         let inner = if inner.trim().is_empty() { r#""z":[]"# } else { inner };
         let entries = format!(r#""Entries":[{{{inner},"Name":"a","Content":"QUJD"}}]"#);
         let files = format!(r#""Files":[{{"Name":"a","Content":"QUJD"}},{{{inner},"Name":"b"}}]"#);

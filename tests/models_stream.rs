@@ -1,5 +1,5 @@
-//! The content stream, rule by rule (C01, W06, M14): what it hands out, what it leaves, what it refuses.
-//! `models_properties.rs` holds it against the ordinary reader.
+//! The content stream, rule by rule (C01, W06, M14): what it hands out, what it leaves, what it
+//! refuses. `models_properties.rs` holds it against the ordinary reader.
 
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::panic)]
@@ -14,7 +14,11 @@ enum Seen {
     End(usize, u64),
 }
 
-fn stream(shape: Shape, payload: &[u8], piece_bytes: usize) -> (Vec<Seen>, Result<Residue, ModelError>) {
+fn stream(
+    shape: Shape,
+    payload: &[u8],
+    piece_bytes: usize,
+) -> (Vec<Seen>, Result<Residue, ModelError>) {
     let mut stream = ContentStream::new(shape);
     let mut seen = Vec::new();
     for piece in payload.chunks(piece_bytes) {
@@ -61,7 +65,10 @@ fn contents_are_handed_out_and_leave_empty_strings() {
         Seen::End(1, 1),
     ];
     assert_eq!(seen, expected);
-    assert_eq!(json, r#"{"ExecName":"e","Files":[{"Name":"a","Content":""},{"Name":"b","Content":""}]}"#);
+    assert_eq!(
+        json,
+        r#"{"ExecName":"e","Files":[{"Name":"a","Content":""},{"Name":"b","Content":""}]}"#
+    );
     assert_eq!(lens, [Some(3), Some(1)]);
 }
 
@@ -73,7 +80,10 @@ fn each_shape_has_its_own_contents() {
     let (_, json, _) = residue(Shape::JobRequest, text);
     assert_eq!(json, text.replace(r#""Files":[{"Content":"QUJD""#, r#""Files":[{"Content":"""#));
     let (_, json, _) = residue(Shape::CachePutRequest, text);
-    assert_eq!(json, text.replace(r#""Entries":[{"Content":"QUJD""#, r#""Entries":[{"Content":"""#));
+    assert_eq!(
+        json,
+        text.replace(r#""Entries":[{"Content":"QUJD""#, r#""Entries":[{"Content":"""#)
+    );
     let (_, json, lens) = residue(Shape::JobResult, text);
     assert_eq!(json, text.replace(r#""OutputArchive":"QUJD""#, r#""OutputArchive":"""#));
     assert_eq!(lens, [Some(3)]);
@@ -126,12 +136,14 @@ fn escaped_names_and_characters_mean_the_same() {
 
 #[test]
 fn a_repeated_content_begins_its_slot_anew() {
-    let (seen, _, lens) = residue(Shape::JobResult, r#"{"OutputArchive":"QUJD","OutputArchive":"QQ=="}"#);
+    let (seen, _, lens) =
+        residue(Shape::JobResult, r#"{"OutputArchive":"QUJD","OutputArchive":"QQ=="}"#);
     assert_eq!(seen.last(), Some(&Seen::End(0, 1)));
     assert_eq!(seen.iter().filter(|seen| **seen == Seen::Begin(0)).count(), 2);
     assert_eq!(lens, [Some(1)]);
 
-    let (_, _, lens) = residue(Shape::JobResult, r#"{"OutputArchive":"QUJD","OutputArchive":null}"#);
+    let (_, _, lens) =
+        residue(Shape::JobResult, r#"{"OutputArchive":"QUJD","OutputArchive":null}"#);
     assert_eq!(lens, [None]);
 }
 
@@ -167,8 +179,7 @@ fn texts(payload: &str) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn what_a_program_printed_is_handed_out_as_utf8() {
-    let text =
-        r#"{"Status":"OK","Stdout":"a\u00e9\ud83d\ude00\n\\\"","OutputArchive":"QQ==","Stderr":"日\/"}"#;
+    let text = r#"{"Status":"OK","Stdout":"a\u00e9\ud83d\ude00\n\\\"","OutputArchive":"QQ==","Stderr":"日\/"}"#;
     let (seen, json, lens) = residue(Shape::JobResult, text);
     assert_eq!(json, r#"{"Status":"OK","Stdout":"","OutputArchive":"","Stderr":""}"#);
     let (stdout, stderr) = ("aé😀\n\\\"", "日/");
@@ -201,7 +212,8 @@ fn half_of_a_surrogate_pair_in_what_was_printed_is_marked_and_costs_no_result() 
 
 #[test]
 fn of_a_repeated_text_the_last_counts() {
-    let (_, json, lens) = residue(Shape::JobResult, r#"{"Stdout":"long one","Stdout":"x","Stderr":"y"}"#);
+    let (_, json, lens) =
+        residue(Shape::JobResult, r#"{"Stdout":"long one","Stdout":"x","Stderr":"y"}"#);
     assert_eq!(
         (json.as_str(), lens),
         (r#"{"Stdout":"","Stdout":"","Stderr":""}"#, vec![None, Some(1), Some(1)])
@@ -231,7 +243,8 @@ fn a_long_text_leaves_nothing_behind_and_comes_in_bounded_pieces() {
 
 #[test]
 fn strings_that_stay_may_hold_anything() {
-    let text = r#"{"ExecName":"e","Stdout":"\"}],\\\u0022\ud83d\ude00 {\"Files\":[ 日本","Files":[ ]}"#;
+    let text =
+        r#"{"ExecName":"e","Stdout":"\"}],\\\u0022\ud83d\ude00 {\"Files\":[ 日本","Files":[ ]}"#;
     let (seen, json, _) = residue(Shape::JobRequest, text);
     assert_eq!((seen, json.as_str()), (vec![], text));
 }
@@ -251,7 +264,9 @@ fn what_is_not_base64_is_refused_with_its_place() {
         let text = format!(r#"{{"Files":[{{}},{{"Content":"{content}"}}]}}"#);
         for piece_bytes in [usize::MAX, 1] {
             let error = stream(Shape::JobRequest, text.as_bytes(), piece_bytes).1.unwrap_err();
-            let ModelError::BadBase64 { place, offset, .. } = &error else { panic!("{error}: {text}") };
+            let ModelError::BadBase64 { place, offset, .. } = &error else {
+                panic!("{error}: {text}")
+            };
             assert_eq!(place.to_string(), r#"InputFile [1] member "Content""#);
             assert_eq!(*offset, bad_at, "{error}: {text}");
         }
@@ -286,7 +301,9 @@ fn broken_structure_is_refused_where_it_breaks() {
     ] {
         for piece_bytes in [usize::MAX, 1] {
             let error = stream(Shape::JobResult, text.as_bytes(), piece_bytes).1.unwrap_err();
-            let ModelError::NotJson { offset, line, column, .. } = error else { panic!("{error}: {text}") };
+            let ModelError::NotJson { offset, line, column, .. } = error else {
+                panic!("{error}: {text}")
+            };
             assert_eq!((offset, line, column), (bad_at, 1, bad_at + 1), "{text}");
         }
     }
@@ -308,7 +325,8 @@ fn a_fault_ends_the_stream_for_good() {
 
 #[test]
 fn nesting_is_bounded_as_in_the_reader() {
-    let deep = |levels: usize| format!(r#"{{"x":{}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
+    let deep =
+        |levels: usize| format!(r#"{{"x":{}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
     assert!(stream(Shape::JobRequest, deep(64).as_bytes(), 7).1.is_ok());
     let error = stream(Shape::JobRequest, deep(65).as_bytes(), 7).1.unwrap_err();
     assert!(matches!(error, ModelError::OverLimit { value: 65, limit: 64, .. }), "{error}");
@@ -318,7 +336,8 @@ fn nesting_is_bounded_as_in_the_reader() {
 fn the_list_is_bounded_as_in_the_reader() {
     let files = |items: usize| format!(r#"{{"Files":[{}]}}"#, vec!["{}"; items].join(","));
     assert!(stream(Shape::JobRequest, files(LIST_ITEMS_MAX).as_bytes(), 4096).1.is_ok());
-    let error = stream(Shape::JobRequest, files(LIST_ITEMS_MAX + 1).as_bytes(), 4096).1.unwrap_err();
+    let error =
+        stream(Shape::JobRequest, files(LIST_ITEMS_MAX + 1).as_bytes(), 4096).1.unwrap_err();
     assert!(matches!(error, ModelError::OverLimit { unit: "items", .. }), "{error}");
 }
 
@@ -326,7 +345,8 @@ fn the_list_is_bounded_as_in_the_reader() {
 fn what_remains_is_bounded() {
     let text = |bytes: usize| format!(r#"{{"x":"{}"}}"#, "a".repeat(bytes - 8));
     assert!(stream(Shape::JobRequest, text(RESIDUE_BYTES_MAX).as_bytes(), 65_536).1.is_ok());
-    let error = stream(Shape::JobRequest, text(RESIDUE_BYTES_MAX + 1).as_bytes(), 65_536).1.unwrap_err();
+    let error =
+        stream(Shape::JobRequest, text(RESIDUE_BYTES_MAX + 1).as_bytes(), 65_536).1.unwrap_err();
     let ModelError::OverLimit { limit, .. } = error else { panic!("{error}") };
     assert_eq!(limit, 4 * 1024 * 1024);
 }

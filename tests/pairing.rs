@@ -1,11 +1,14 @@
-//! The pairing matrix: leader, worker and client, each ours and classic, in all eight combinations; and what only ours do.
+//! The pairing matrix: leader, worker and client, each ours and classic, in all eight combinations;
+//! and what only ours do.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/procs.rs"]
 mod procs;
 
-use procs::{ECHO, Leader, Proc, TempDir, Worker, heft, classic_client, classic_leader, classic_worker};
+use procs::{
+    ECHO, Leader, Proc, TempDir, Worker, classic_client, classic_leader, classic_worker, heft,
+};
 use serde_json::{Value, json};
 
 const INPUT: &[u8] = b"some input, \xff not text";
@@ -127,8 +130,10 @@ fn a_submit_rides_out_a_leader_that_goes_away_and_comes_back() {
     let dir = TempDir::new();
     let go = dir.join("go");
     // It ends once the file is there: that is after the leader's second life has begun.
-    let script =
-        format!("touch {0}.begun; while [ ! -e {0} ]; do sleep 0.05; done; echo survived", go.display());
+    let script = format!(
+        "touch {0}.begun; while [ ! -e {0} ]; do sleep 0.05; done; echo survived",
+        go.display()
+    );
     let _worker = Worker::start(port, &[("slow", &script)], &[]);
     let submit = std::thread::spawn(move || heft(&["submit", &addr, "slow"]));
     while !dir.join("go.begun").exists() {
@@ -154,7 +159,8 @@ fn cancel_ends_a_job_that_runs_and_its_submit_says_so() {
     while !begun.exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let status: Value = serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
+    let status: Value =
+        serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
     assert_eq!(status["jobs"]["running"], 1, "{status}");
     // The job's directory is named by its id.
     let jobs = std::fs::read_dir(_worker.dir.join("jobs/heft")).unwrap();
@@ -175,13 +181,19 @@ fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
     let leader = Leader::start(&[]);
     let mut worker = classic_worker(leader.port, &["job.assign.*"]);
     // Our own JSON escapes what is not ASCII: three times the bytes.
-    let request =
-        format!(r#"{{"ExecName":"echo","Args":["{}"],"Files":[],"Deliver":"all"}}"#, "é".repeat(900_000));
+    let request = format!(
+        r#"{{"ExecName":"echo","Args":["{}"],"Files":[],"Deliver":"all"}}"#,
+        "é".repeat(900_000)
+    );
     let job = json!({"raw_b64": base64(request.as_bytes()), "subject": "job.submit.echo"});
     let mut client = classic_client(leader.port, "clientA", &[], &[job]);
     let refused = client.event("result");
     assert_eq!(refused["status"], "FAILED");
-    assert!(refused["stderr"].as_str().unwrap().contains("at most 4194304"), "{}", refused["stderr"]);
+    assert!(
+        refused["stderr"].as_str().unwrap().contains("at most 4194304"),
+        "{}",
+        refused["stderr"]
+    );
     let mut after = classic_client(leader.port, "clientA", &[], &[json!({"exec": "echo"})]);
     assert_eq!(after.event("result")["status"], "OK", "the worker is still there");
     worker.event("assigned");
@@ -191,13 +203,17 @@ fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
 fn results_are_kept_within_their_bytes_and_jobs_are_not_refused_for_them() {
     let leader = Leader::start(&["--result-max", "5MiB", "--payload-max", "5MiB"]);
     let addr = leader.addr();
-    let _worker =
-        Worker::start(leader.port, &[("two", "head -c 2000000 /dev/urandom > made.bin; echo done")], &[]);
+    let _worker = Worker::start(
+        leader.port,
+        &[("two", "head -c 2000000 /dev/urandom > made.bin; echo done")],
+        &[],
+    );
     for _ in 0..5 {
         let (code, stdout, stderr) = heft(&["submit", &addr, "two"]);
         assert_eq!((code, stdout.as_str()), (Some(0), "done\n"), "{stderr}");
     }
-    let status: Value = serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
+    let status: Value =
+        serde_json::from_str(&heft(&["status", &addr, "--output", "json"]).1).unwrap();
     let held = status["leader"]["result_bytes"].as_u64().unwrap();
     assert!(held > 0 && held <= 5 << 20, "{status}");
     assert_eq!(status["leader"]["payload_bytes"], 0, "{status}");

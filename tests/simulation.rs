@@ -1,9 +1,11 @@
 //! The broker in a lossy, slow, crashing world over virtual time, seeded.
 //!
-//! Clients submit and come back, workers of every class run jobs, lose connections, crash and answer twice; commits take
-//! their time. Of some jobs the inputs come as transfers: they are announced, taken, withdrawn, refused by workers, stalled and
-//! resumed. Some name datasets, which come and go. After every step the books must balance; once the faults stop, every job must end, with one visible result.
-//! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation` replays it.
+//! Clients submit and come back, workers of every class run jobs, lose connections, crash and
+//! answer twice; commits take their time. Of some jobs the inputs come as transfers: they are
+//! announced, taken, withdrawn, refused by workers, stalled and resumed. Some name datasets, which
+//! come and go. After every step the books must balance; once the faults stop, every job must end,
+//! with one visible result. A failure prints its seed: `HEFT_SIM_SEED=n scripts/test simulation`
+//! replays it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
@@ -31,7 +33,9 @@ use coverage::Coverage;
 use heft::core::action::{Action, Assignment, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
-use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
+use heft::core::ids::{
+    Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,
+};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::retry::mix;
 use heft::core::worker::Hello;
@@ -105,7 +109,8 @@ struct SimWorker {
     running: BTreeMap<JobId, (Run, Attempt)>,
     /// Jobs whose inputs it receives, or that it may not start yet.
     receiving: BTreeMap<JobId, Receiving>,
-    /// Results that are kept: until settled by ours, for good by a classic worker's dedup, which has no result.
+    /// Results that are kept: until settled by ours, for good by a classic worker's dedup, which
+    /// has no result.
     finished: BTreeMap<JobId, (Run, Attempt, bool)>,
 }
 
@@ -124,7 +129,8 @@ struct SimClient {
     /// Jobs that were submitted and have no result.
     open: BTreeMap<JobId, Submission>,
     to_submit: Vec<Submission>,
-    /// Whether it hands jobs in again that were taken: a classic client does not, and gets results only as they are pushed.
+    /// Whether it hands jobs in again that were taken: a classic client does not, and gets results
+    /// only as they are pushed.
     asks_again: bool,
     /// Those of them.
     taken: BTreeSet<JobId>,
@@ -137,7 +143,8 @@ struct World {
     broker: Broker,
     agenda: BTreeMap<(u64, u64), Wake>,
     order: u64,
-    /// Live connections and when their last message in either direction arrives: TCP keeps the order.
+    /// Live connections and when their last message in either direction arrives: TCP keeps the
+    /// order.
     conns: BTreeMap<ConnId, (u64, u64)>,
     next_conn: u64,
     next_result: u64,
@@ -153,7 +160,7 @@ struct World {
     ended_at_client: BTreeSet<JobId>,
     forgotten_results: BTreeSet<ResultId>,
     commit_at: u64,
-    /// How much faster than usual jobs are handed in.
+    /// How much faster than usual jobs are submitted.
     hurry: u64,
     /// How many of the programs there are: with one, all workers are for all jobs.
     programs: u64,
@@ -170,7 +177,11 @@ impl SimWorker {
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(mix(seed));
-        let policy = if random.chance(40) { Policy::Locality } else { Policy::ALL[random.below(6) as usize] };
+        let policy = if random.chance(40) {
+            Policy::Locality
+        } else {
+            Policy::ALL[random.below(6) as usize]
+        };
         let config = Config {
             policy,
             classic_ack_timeout: random.chance(20),
@@ -208,8 +219,8 @@ impl World {
                 _ => WorkerClass::Leasing,
             };
             // Every program has a worker that can always take it.
-            let exec =
-                PROGRAMS[(if number < 2 { number } else { world.random.below(2) } % world.programs) as usize];
+            let exec = PROGRAMS[(if number < 2 { number } else { world.random.below(2) }
+                % world.programs) as usize];
             let max_par = 1 + u32::try_from(world.random.below(3)).unwrap();
             let id = WorkerId(Uuid::from_u128(1000 + u128::from(number)));
             world.workers.push(SimWorker {
@@ -304,7 +315,11 @@ impl World {
                 return self.leave_nothing_behind();
             }
         }
-        assert!(self.at_rest(), "nothing happens any more, and jobs are open: {:?}", self.unfinished());
+        assert!(
+            self.at_rest(),
+            "nothing happens any more, and jobs are open: {:?}",
+            self.unfinished()
+        );
     }
 
     fn at_rest(&self) -> bool {
@@ -330,19 +345,27 @@ impl World {
                 self.now = self.now.max(due.0);
                 self.tell(Event::Tick);
             } else if self.broker.state().job_count() > 0 {
-                self.tell(Event::Operate { token: Token(0), operation: Operation::Purge { job: None } });
+                self.tell(Event::Operate {
+                    token: Token(0),
+                    operation: Operation::Purge { job: None },
+                });
             } else {
                 break;
             }
         }
         let jobs: Vec<&Job> = self.broker.state().jobs().collect();
-        assert_eq!((jobs, self.broker.due_count(), self.broker.note_count()), (vec![], 0, 0), "a leak");
+        assert_eq!(
+            (jobs, self.broker.due_count(), self.broker.note_count()),
+            (vec![], 0, 0),
+            "a leak"
+        );
         assert_eq!(self.broker.workers().count(), 0);
     }
 
     fn unfinished(&self) -> Vec<String> {
         let open = self.clients.iter().flat_map(|client| client.open.keys());
-        open.map(|job| format!("{job}: {:?}", self.broker.state().job(*job).map(|job| &job.phase))).collect()
+        open.map(|job| format!("{job}: {:?}", self.broker.state().job(*job).map(|job| &job.phase)))
+            .collect()
     }
 
     /// A connection has ended: so the leader tells what it may not have brought there.
@@ -363,7 +386,9 @@ impl World {
             self.act(action);
         }
         let due = self.broker.next_deadline().map(|at| at.0.max(self.now));
-        if let Some(due) = due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at < self.now)) {
+        if let Some(due) =
+            due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at < self.now))
+        {
             self.tick_at = Some(due);
             self.at(due, Wake::Tick);
         }
@@ -422,14 +447,18 @@ impl World {
                 self.unconfirmed.insert((conn, job), run);
                 conn
             }
-            Action::Assign(held) | Action::Worker(WorkerOrder::Resume(held) | WorkerOrder::Start(held)) => {
+            Action::Assign(held)
+            | Action::Worker(WorkerOrder::Resume(held) | WorkerOrder::Start(held)) => {
                 self.check_start(held.job, held.run, held.attempt, held.start);
-                let is = |wanted: fn(Assignment) -> WorkerOrder| action == Action::Worker(wanted(*held));
+                let is =
+                    |wanted: fn(Assignment) -> WorkerOrder| action == Action::Worker(wanted(*held));
                 self.coverage.resumed += u64::from(is(WorkerOrder::Resume));
                 self.coverage.started += u64::from(is(WorkerOrder::Start));
                 held.conn
             }
-            Action::Worker(WorkerOrder::Abandon { conn, .. } | WorkerOrder::Settle { conn, .. })
+            Action::Worker(
+                WorkerOrder::Abandon { conn, .. } | WorkerOrder::Settle { conn, .. },
+            )
             | Action::Submitted { conn, .. }
             | Action::Refuse { conn, .. }
             | Action::Waiting { conn, .. }
@@ -445,8 +474,11 @@ impl World {
 
     /// One visible result for each run of a job, and its bytes are still there.
     fn note_result(&mut self, job: JobId, run: Run) {
-        let known =
-            self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is delivered and not known"));
+        let known = self
+            .broker
+            .state()
+            .job(job)
+            .unwrap_or_else(|| panic!("{job} is delivered and not known"));
         assert_eq!(known.run, run);
         let ending = match &known.phase {
             Phase::Done { ending, .. } => ending.clone(),
@@ -495,7 +527,9 @@ impl World {
             Wake::WorkerConnects(number) => self.worker_connects(number),
             Wake::WorkerBeats(number, life) => self.worker_beats(number, life),
             Wake::JobEnds(number, life, job) => self.job_ends(number, life, job),
-            Wake::ResultComes(number, life, conn, job) => self.result_comes(number, life, conn, job),
+            Wake::ResultComes(number, life, conn, job) => {
+                self.result_comes(number, life, conn, job)
+            }
             Wake::Poisoned(number, life) => {
                 if self.workers[number].life == life {
                     self.worker_dies(number, true);
@@ -525,7 +559,9 @@ impl World {
     fn hear(&mut self, conn: ConnId, action: &Action) {
         if let Some(number) = self.workers.iter().position(|worker| worker.conn == Some(conn)) {
             self.worker_hears(number, action);
-        } else if let Some(number) = self.clients.iter().position(|client| client.conn == Some(conn)) {
+        } else if let Some(number) =
+            self.clients.iter().position(|client| client.conn == Some(conn))
+        {
             self.client_hears(number, action);
         }
     }
@@ -583,7 +619,11 @@ impl World {
 
     fn worker_hears(&mut self, number: usize, action: &Action) {
         let by_transfer = |job: JobId, world: &World| {
-            world.broker.state().job(job).is_some_and(|job| job.submission.inputs == Inputs::Expected)
+            world
+                .broker
+                .state()
+                .job(job)
+                .is_some_and(|job| job.submission.inputs == Inputs::Expected)
         };
         let worker = &self.workers[number];
         let conn = worker.conn.unwrap();
@@ -599,21 +639,30 @@ impl World {
                 let run = start.then_some(*run);
                 let worker = &mut self.workers[number];
                 worker.receiving.insert(job, Receiving { attempt, run, whole: false });
-                assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
+                assert!(
+                    worker.load() <= worker.max_par as usize,
+                    "more jobs than the worker has room for"
+                );
                 let at = self.now + self.random.below(4 * SECOND);
                 return self.at(at, Wake::InputsAtWorker(number, conn, job, attempt));
             }
             Action::Worker(WorkerOrder::Start(Assignment { job, run, attempt, .. })) => {
-                let held =
-                    self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
+                let held = self.workers[number]
+                    .receiving
+                    .get_mut(job)
+                    .filter(|held| held.attempt == *attempt);
                 if let Some(held) = held {
                     held.run = Some(*run);
                 }
                 return self.run_if_whole(number, *job);
             }
-            Action::Worker(WorkerOrder::Resume(Assignment { job, run, attempt, start, .. })) => {
-                let held =
-                    self.workers[number].receiving.get_mut(job).filter(|held| held.attempt == *attempt);
+            Action::Worker(WorkerOrder::Resume(Assignment {
+                job, run, attempt, start, ..
+            })) => {
+                let held = self.workers[number]
+                    .receiving
+                    .get_mut(job)
+                    .filter(|held| held.attempt == *attempt);
                 if let Some(held) = held {
                     held.run = start.then_some(*run);
                     let at = self.now + self.random.below(4 * SECOND);
@@ -628,10 +677,14 @@ impl World {
         match action {
             Action::Assign(Assignment { job, run, attempt, worker: id, start, .. }) => {
                 assert_eq!(*id, worker.id, "a job for another worker");
-                assert!(*start || worker.class == WorkerClass::Leasing, "a classic worker cannot wait");
+                assert!(
+                    *start || worker.class == WorkerClass::Leasing,
+                    "a classic worker cannot wait"
+                );
                 let life = worker.life;
                 if let Some(held) = worker.running.get_mut(job) {
-                    // It runs already: the new attempt takes it over, and the credit comes back with its end.
+                    // It runs already: the new attempt takes it over, and the credit comes back
+                    // with its end.
                     *held = (*run, *attempt);
                     return;
                 }
@@ -649,7 +702,10 @@ impl World {
                 }
                 worker.finished.remove(job);
                 worker.running.insert(*job, (*run, *attempt));
-                assert!(worker.load() <= worker.max_par as usize, "more jobs than the worker has room for");
+                assert!(
+                    worker.load() <= worker.max_par as usize,
+                    "more jobs than the worker has room for"
+                );
                 if worker.class == WorkerClass::Leasing {
                     self.say(
                         conn,
@@ -671,7 +727,8 @@ impl World {
             Action::Worker(WorkerOrder::Abandon { job, attempt, .. }) => {
                 self.coverage.abandoned += 1;
                 let runs = worker.running.get(job).is_some_and(|(_, held)| held == attempt);
-                let receives = worker.receiving.get(job).is_some_and(|held| held.attempt == *attempt);
+                let receives =
+                    worker.receiving.get(job).is_some_and(|held| held.attempt == *attempt);
                 if runs || receives {
                     worker.running.remove(job);
                     worker.receiving.remove(job);
@@ -696,23 +753,43 @@ impl World {
             if let (Phase::Leased { .. }, None) = (&job.phase, job.child_of) {
                 *running.entry(&job.submission.client).or_default() += 1;
             }
-            assert!(job.spent <= 50 && job.history.len() <= 200, "{} is delivered for ever", job.id());
+            assert!(
+                job.spent <= 50 && job.history.len() <= 200,
+                "{} is delivered for ever",
+                job.id()
+            );
         }
         for client in &self.clients {
             let running = running.get(&client.id).copied().unwrap_or_default();
-            assert_eq!(state.running(&client.id), running, "{}: the count of running jobs", client.id);
+            assert_eq!(
+                state.running(&client.id),
+                running,
+                "{}: the count of running jobs",
+                client.id
+            );
             assert!(running <= CAP.max(4), "{}: over its cap", client.id);
         }
         for worker in self.broker.workers() {
             let Some(sim) = self.workers.iter().find(|sim| sim.id == worker.id) else { continue };
             let promised = worker.credit as usize + worker.held.len() - worker.returning();
-            assert!(promised <= sim.max_par as usize, "{}: {promised} of {}", worker.id, sim.max_par);
+            assert!(
+                promised <= sim.max_par as usize,
+                "{}: {promised} of {}",
+                worker.id,
+                sim.max_par
+            );
         }
     }
 }
 
 /// An answer with a result. Brokers look at what it names only if its worker leases.
-fn returned(conn: ConnId, job: JobId, (run, attempt): (Run, Attempt), result: ResultId, ok: bool) -> Event {
+fn returned(
+    conn: ConnId,
+    job: JobId,
+    (run, attempt): (Run, Attempt),
+    result: ResultId,
+    ok: bool,
+) -> Event {
     let named = Named { run: Some(run), attempt: Some(attempt) };
     Event::Ack { conn, job, named, outcome: Outcome::Returned { result, ok } }
 }
@@ -758,10 +835,20 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         }
     }
     println!("{coverage:?}");
-    let counts =
-        [coverage.results, coverage.dead, coverage.orphans, coverage.stale_results, coverage.abandoned];
-    let of_inputs =
-        [coverage.announced, coverage.withdrawn, coverage.failed, coverage.started, coverage.resumed];
+    let counts = [
+        coverage.results,
+        coverage.dead,
+        coverage.orphans,
+        coverage.stale_results,
+        coverage.abandoned,
+    ];
+    let of_inputs = [
+        coverage.announced,
+        coverage.withdrawn,
+        coverage.failed,
+        coverage.started,
+        coverage.resumed,
+    ];
     let more = [
         coverage.acks_refused,
         coverage.to_all,
@@ -770,9 +857,14 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         coverage.undelivered,
         coverage.returned_late,
     ];
-    let of_data =
-        [coverage.datasets, coverage.waits_for_data, coverage.lets_nearer_go_first, coverage.stranded];
-    let seen_all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);
+    let of_data = [
+        coverage.datasets,
+        coverage.waits_for_data,
+        coverage.lets_nearer_go_first,
+        coverage.stranded,
+    ];
+    let seen_all =
+        counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);
     let seen_all = seen_all && coverage.requeues.len() >= 7;
     assert!(!whole || seen_all, "something never happened: {coverage:?}");
 }

@@ -1,7 +1,7 @@
 //! Many small jobs while workers are killed, and many idle peers: real processes, counted results.
 //!
-//! `HEFT_TEST_SCALE=long` runs the full numbers: 10,000 jobs of 8 clients through 4 workers, one of them killed every
-//! second; and 1,000 idle workers beside 1,000 idle clients.
+//! `HEFT_TEST_SCALE=long` runs the full numbers: 10,000 jobs of 8 clients through 4 workers, one of
+//! them killed every second; and 1,000 idle workers beside 1,000 idle clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::wildcard_enum_match_arm)]
@@ -51,7 +51,10 @@ async fn submit_all(addr: String, client: u32, jobs: u32) -> BTreeMap<Uuid, u32>
     results
 }
 
-async fn settle(handles: &mut Vec<(u32, heft::client::JobHandle)>, results: &mut BTreeMap<Uuid, u32>) {
+async fn settle(
+    handles: &mut Vec<(u32, heft::client::JobHandle)>,
+    results: &mut BTreeMap<Uuid, u32>,
+) {
     for (number, mut handle) in handles.drain(..) {
         let id = handle.id();
         let result = handle.wait().await.unwrap();
@@ -61,13 +64,14 @@ async fn settle(handles: &mut Vec<(u32, heft::client::JobHandle)>, results: &mut
     }
 }
 
-/// The same on a bare connection, which sees every frame: how many Result frames came for each job. A client of ours would
-/// drop a second one.
+/// The same on a bare connection, which sees every frame: how many Result frames came for each job.
+/// A client of ours would drop a second one.
 fn submit_all_raw(addr: &str, jobs: u32) -> BTreeMap<Uuid, u32> {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
-    let config = br#"{"ClientId":"raw","DesiredParallelism":16,"Heft":{"Version":1,"Features":["ask"]}}"#;
+    let config =
+        br#"{"ClientId":"raw","DesiredParallelism":16,"Heft":{"Version":1,"Features":["ask"]}}"#;
     let send = |stream: &mut TcpStream, kind: Kind, id: Uuid, subject: &str, payload: &[u8]| {
         let payload_len = u32::try_from(payload.len()).unwrap();
         let mut bytes = Vec::new();
@@ -113,12 +117,14 @@ fn submit_all_raw(addr: &str, jobs: u32) -> BTreeMap<Uuid, u32> {
 #[test]
 fn every_job_has_one_visible_result_while_workers_are_killed() {
     let jobs = scaled(800, 10_000) / CLIENTS;
-    // A job that loses worker after worker is no poison here: the test kills them.
+    // A job that loses worker after worker is not a poison here: the test kills them.
     let leader = Leader::start(&["--attempts", "100", "--worker-grace", "300ms"]);
     let port = leader.port;
-    let start =
-        move || Worker::start(port, &[("tick", "echo \"$1\"")], &["--max-par", "8", "--cpu-cap", "0.95"]);
-    let workers: Arc<Mutex<Vec<Worker>>> = Arc::new(Mutex::new((0..WORKERS).map(|_| start()).collect()));
+    let start = move || {
+        Worker::start(port, &[("tick", "echo \"$1\"")], &["--max-par", "8", "--cpu-cap", "0.95"])
+    };
+    let workers: Arc<Mutex<Vec<Worker>>> =
+        Arc::new(Mutex::new((0..WORKERS).map(|_| start()).collect()));
     let over = Arc::new(AtomicBool::new(false));
     let killer = {
         let (workers, over) = (workers.clone(), over.clone());
@@ -140,8 +146,9 @@ fn every_job_has_one_visible_result_while_workers_are_killed() {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut results = runtime.block_on(async {
-        let clients: Vec<_> =
-            (1..CLIENTS).map(|client| tokio::spawn(submit_all(leader.addr(), client, jobs))).collect();
+        let clients: Vec<_> = (1..CLIENTS)
+            .map(|client| tokio::spawn(submit_all(leader.addr(), client, jobs)))
+            .collect();
         let mut all = BTreeMap::new();
         for client in clients {
             all.extend(client.await.unwrap());
@@ -224,7 +231,8 @@ fn idle_peers_cost_the_leader_little() {
         }
         std::thread::sleep(Duration::from_millis(u64::from(scaled(500, 5000))));
     }
-    let used = (cpu_time(leader.proc.pid()) - before).as_secs_f64() / started.elapsed().as_secs_f64();
+    let used =
+        (cpu_time(leader.proc.pid()) - before).as_secs_f64() / started.elapsed().as_secs_f64();
     let resident = status_value(leader.proc.pid(), "VmRSS:") / 1024;
     println!(
         "{peers} idle workers and {peers} idle clients: {resident} MiB resident, {:.2} % of a core",

@@ -48,7 +48,9 @@ fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
         log.sync().unwrap();
         log.note_synced().unwrap();
         log.rotate().unwrap();
-        if round % 10 == 9 && snapshot::make(&*disk, owner, log.segment(), u64::MAX).unwrap().is_some() {
+        if round % 10 == 9
+            && snapshot::make(&*disk, owner, log.segment(), u64::MAX).unwrap().is_some()
+        {
             snapshots += 1;
             let files = unneeded(&disk, owner).unwrap();
             log.remove(&files).unwrap();
@@ -77,8 +79,9 @@ fn what_was_written_is_there_again_after_segments_snapshots_and_cuts() {
     assert_eq!(again.replay.state.job_count(), 401);
 }
 
-/// What lies in `vectors/staged` was written before there was `Record::Stage`: a segment, the snapshot after it, and another segment.
-/// There a job's inputs were staged by a dataset whose id names the job.
+/// What lies in `vectors/staged` was written before there was `Record::Stage`: a segment, the
+/// snapshot after it, and another segment. There a job's inputs were staged by a dataset whose id
+/// names the job.
 fn written_before_stage(files: &[&str]) -> (tempfile::TempDir, Arc<dyn Disk>) {
     let data = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data.path()).unwrap());
@@ -106,7 +109,8 @@ fn staged_inputs_in_logs_and_snapshots_from_before_stage_are_read_as_they_were()
     let id = |number: u128| JobId(Uuid::from_u128(number));
     let of = |number: u128| CacheId::of_inputs(id(number));
     let dataset = |name: &str| CacheId::parse(name).unwrap();
-    // Staged and back; at a worker, with datasets of its own; staged again; late, at another worker; of nobody.
+    // Staged and back; at a worker, with datasets of its own; staged again; late, at another
+    // worker; of nobody.
     let staged: Vec<(JobId, &CacheId)> = state.staged_datasets().collect();
     let (two, three, four, lost) = (of(2), of(3), of(4), of(0x63));
     assert_eq!(staged, [(id(2), &two), (id(3), &three), (id(4), &four), (id(0x63), &lost)]);

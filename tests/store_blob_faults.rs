@@ -183,7 +183,8 @@ fn c29_files_that_wait_to_be_written_again_never_take_each_others_names() {
     for number in 1..=4 {
         first.execute(DiskOp::Remove { blob: blob(number) });
     }
-    // Their names are certain with the next seal: before that the power might give them their old ones back.
+    // Their names are certain with the next seal: before that the power might give them their old
+    // ones back.
     begin(&mut first, blob(9), 1);
     write(&mut first, blob(9), 0, 1).unwrap();
     seal(&mut first, blob(9), 1).unwrap();
@@ -226,7 +227,8 @@ fn pe08_more_blobs_than_are_held_open_come_at_a_time_and_all_of_them_are_whole()
     }
 }
 
-/// A file that is written again has the bytes of before in it, and the map may be on the disk before the new ones are.
+/// A file that is written again has the bytes of before in it, and the map may be on the disk
+/// before the new ones are.
 #[test]
 fn pe08_what_was_in_a_file_before_is_never_taken_for_a_chunk_of_its_new_blob() {
     let (old, new) = (Uuid::from_u128(1), Uuid::from_u128(2));

@@ -1,4 +1,5 @@
-//! Each way in which a disk can fail or lose something that the store once did not stand, by itself.
+//! Each way in which a disk can fail or lose something that the store once did not stand, by
+//! itself.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
@@ -35,8 +36,15 @@ fn write(journal: &mut Journal, numbers: impl IntoIterator<Item = u64>) -> Vec<L
     write_long(journal, numbers, 100)
 }
 
-fn write_long(journal: &mut Journal, numbers: impl IntoIterator<Item = u64>, bytes: usize) -> Vec<LogDone> {
-    numbers.into_iter().flat_map(|number| journal.run([append(enqueue(number, bytes))], &|| 0)).collect()
+fn write_long(
+    journal: &mut Journal,
+    numbers: impl IntoIterator<Item = u64>,
+    bytes: usize,
+) -> Vec<LogDone> {
+    numbers
+        .into_iter()
+        .flat_map(|number| journal.run([append(enqueue(number, bytes))], &|| 0))
+        .collect()
 }
 
 fn last_synced(done: &[LogDone]) -> Option<u64> {
@@ -102,8 +110,11 @@ fn c29_a_segment_that_gets_no_name_is_not_begun() {
 /// Every operation of a rotation fails, once in each way.
 #[test]
 fn c29_a_rotation_that_fails_half_way_loses_nothing_and_goes_on() {
-    let acts = [Act::Create, Act::Write, Act::Sync, Act::Rename, Act::SyncDir, Act::Write, Act::Sync];
-    for (act, path) in acts.iter().flat_map(|act| [(*act, "log-0000000000000003"), (*act, "consensus")]) {
+    let acts =
+        [Act::Create, Act::Write, Act::Sync, Act::Rename, Act::SyncDir, Act::Write, Act::Sync];
+    for (act, path) in
+        acts.iter().flat_map(|act| [(*act, "log-0000000000000003"), (*act, "consensus")])
+    {
         for (error, skip) in [(ENOSPC, 0), (EIO, 0), (ENOSPC, 1), (EIO, 1)] {
             let disk = SimDisk::new(1);
             let mut opened = open(&disk, TINY);
@@ -172,7 +183,8 @@ fn c29_a_sync_that_fails_for_room_is_as_bad_as_any() {
     assert!(done.is_empty(), "{done:?}");
 }
 
-/// Writes four records, and stops in the operation with this number: in that way, or by the loss of power.
+/// Writes four records, and stops in the operation with this number: in that way, or by the loss of
+/// power.
 fn stop_in(op: u64, is_killed: bool) -> Option<(SimDisk, u64)> {
     let disk = SimDisk::new(op);
     disk.crash_in(Some(op));
@@ -224,7 +236,8 @@ fn pe08_a_sync_that_failed_is_made_up_for_by_the_next_life() {
         write(&mut opened.journal, 1..=2);
         disk.fail_next(Act::Sync, "log-", EIO);
         assert!(has_failed(&write_long(&mut opened.journal, [3], 20_000)));
-        // The machine runs on: readers see what never reached the disk, and a sync finds nothing to do.
+        // The machine runs on: readers see what never reached the disk, and a sync finds nothing to
+        // do.
         disk.kill();
         let mut opened = open(&disk, 1 << 20);
         let found = opened.replay.index.0;
@@ -322,7 +335,8 @@ fn pe09_of_a_write_in_several_groups_that_fails_nothing_counts_and_all_of_it_is_
         // Each of the large ones fills a group.
         let sizes = [(2, 5 << 20), (3, 10), (4, 5 << 20), (5, 10)];
         disk.fail_after(written, Act::Write, "log-", ENOSPC);
-        let ops: Vec<LogOp> = sizes.iter().map(|(number, bytes)| append(enqueue(*number, *bytes))).collect();
+        let ops: Vec<LogOp> =
+            sizes.iter().map(|(number, bytes)| append(enqueue(*number, *bytes))).collect();
         let done = opened.journal.run(ops, &|| 0);
         assert!(matches!(&done[..], [LogDone::Trouble(Some(_))]), "{written}: {done:?}");
         let done = opened.journal.run([append(enqueue(6, 10))], &|| 0);

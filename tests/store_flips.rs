@@ -1,7 +1,9 @@
-//! Bits that flip and files that are cut, in every kind of byte of every file of a data directory. What opens is what was written,
-//! or it is said what is not and where; nothing else is ever served, and nothing is passed over in silence.
+//! Bits that flip and files that are cut, in every kind of byte of every file of a data directory.
+//! What opens is what was written, or it is said what is not and where; nothing else is ever
+//! served, and nothing is passed over in silence.
 //!
-//! What cannot be told from a crash is shown, too: the last group of the log, if nothing behind it says that it was synced.
+//! What cannot be told from a crash is shown, too: the last group of the log, if nothing behind it
+//! says that it was synced.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
@@ -49,7 +51,11 @@ impl Original {
     fn taken(dir: TempDir) -> Self {
         let tree = tree(dir.path());
         let view = look(dir.path()).unwrap();
-        assert_eq!(data_dir::tree(dir.path()), tree, "who opens it and does nothing changes nothing");
+        assert_eq!(
+            data_dir::tree(dir.path()),
+            tree,
+            "who opens it and does nothing changes nothing"
+        );
         Original { dir, tree, view }
     }
 
@@ -100,7 +106,10 @@ impl Original {
             }
         };
         if view.index != self.view.index || view.state != self.view.state {
-            return Verdict::Silent(format!("it ends with record {} of {}", view.index, self.view.index));
+            return Verdict::Silent(format!(
+                "it ends with record {} of {}",
+                view.index, self.view.index
+            ));
         }
         let mut told = Vec::new();
         for (key, original) in &self.view.payloads {
@@ -145,13 +154,19 @@ fn verify(path: &Path) -> Vec<String> {
         while segment.next(&mut names)?.is_some() {}
         let is_whole = |torn| match torn {
             0 => Ok(()),
-            torn => Err(StoreError::damage(&*disk, &FileNo::log(first).path(), torn, "its end is torn")),
+            torn => {
+                Err(StoreError::damage(&*disk, &FileNo::log(first).path(), torn, "its end is torn"))
+            }
         };
         segment.tail().and_then(|tail| is_whole(tail.torn))
     };
     let segments = files.segments.iter().map(|first| segment(*first));
-    let snapshots = files.snapshots.iter().map(|index| snapshot::verify(&*disk, owner, *index).map(|_| ()));
-    segments.chain(snapshots).filter_map(|found| found.err().map(|error| error.to_string())).collect()
+    let snapshots =
+        files.snapshots.iter().map(|index| snapshot::verify(&*disk, owner, *index).map(|_| ()));
+    segments
+        .chain(snapshots)
+        .filter_map(|found| found.err().map(|error| error.to_string()))
+        .collect()
 }
 
 #[derive(Debug)]
@@ -196,10 +211,12 @@ fn group(class: &Class) -> Option<usize> {
     (front.ends_with(" group") || front.ends_with(" mark")).then(|| number.parse().unwrap())
 }
 
-/// The classes of these files. Of a segment only the second group and the last ones are looked at, unless there is time.
+/// The classes of these files. Of a segment only the second group and the last ones are looked at,
+/// unless there is time.
 fn chosen(original: &Original, pick: impl Fn(&str) -> bool) -> Vec<Class> {
     let classes = classes::all(&original.tree);
-    let last = |file: &str| classes.iter().filter(|class| class.file == file).filter_map(group).max();
+    let last =
+        |file: &str| classes.iter().filter(|class| class.file == file).filter_map(group).max();
     let is_chosen = |class: &&Class| match (group(class), last(&class.file)) {
         (Some(number), Some(last)) => scaled(0, 1) == 1 || number == 1 || number + 3 > last,
         _ => true,
@@ -207,7 +224,8 @@ fn chosen(original: &Original, pick: impl Fn(&str) -> bool) -> Vec<Class> {
     classes.iter().filter(|class| pick(&class.file)).filter(is_chosen).cloned().collect()
 }
 
-/// Flips each bit of at least one byte of each class of these files; `expected` says what may come of a class by its name.
+/// Flips each bit of at least one byte of each class of these files; `expected` says what may come
+/// of a class by its name.
 fn flip(
     original: &Original,
     pick: impl Fn(&str) -> bool,
@@ -216,11 +234,16 @@ fn flip(
     let classes = chosen(original, pick);
     assert!(!classes.is_empty());
     for class in classes {
-        for (place, bit) in places(&class).into_iter().flat_map(|place| (0..8).map(move |bit| (place, bit))) {
+        for (place, bit) in
+            places(&class).into_iter().flat_map(|place| (0..8).map(move |bit| (place, bit)))
+        {
             let verdict = original.with(&class.file, |bytes| bytes[place] ^= 1 << bit);
             let Class { file, name, .. } = &class;
             let expected = expected(name);
-            assert!(expected.contains(&verdict.name()), "{file} at {place}, bit {bit}, {name}: {verdict:?}");
+            assert!(
+                expected.contains(&verdict.name()),
+                "{file} at {place}, bit {bit}, {name}: {verdict:?}"
+            );
         }
     }
 }
@@ -305,7 +328,10 @@ fn cut(
     for len in lens {
         let verdict = original.with(file, |bytes| bytes.truncate(len));
         if let Verdict::Refused(text) = &verdict {
-            assert!(text.contains("offset") || text.contains("missing"), "{file} cut at {len}: {text}");
+            assert!(
+                text.contains("offset") || text.contains("missing"),
+                "{file} cut at {len}: {text}"
+            );
         }
         expected(len, &verdict);
     }
@@ -318,7 +344,8 @@ fn c29_a_file_that_is_cut_is_found_wherever_it_is_cut() {
     let newest = original.newest("/snapshot-");
     let last = original.newest("/log-");
     for (file, bytes) in &original.tree {
-        let starts = classes.iter().filter(|class| class.file == *file).map(|class| class.bytes.start);
+        let starts =
+            classes.iter().filter(|class| class.file == *file).map(|class| class.bytes.start);
         let middles = starts.clone().map(|start| (start + 1).min(bytes.len() - 1));
         let mut lens: BTreeSet<usize> = starts.chain(middles).collect();
         if file.ends_with("/metadata") {
@@ -333,23 +360,31 @@ fn c29_a_file_that_is_cut_is_found_wherever_it_is_cut() {
         cut(&original, file, lens.into_iter().step_by(step), |len, verdict| {
             let allowed: &[&str] = match () {
                 () if file.ends_with("/metadata") => &["refused"],
-                // The mark that another segment follows is no record.
+                // The mark that another segment follows is not a record.
                 () if original.is_behind_snapshot(file) && len >= records_end => {
                     &["same", "found by who looks at everything"]
                 }
                 () if original.is_behind_snapshot(file) => &["refused"],
-                // A segment that is there for its payloads, or for the older snapshot, says itself that it goes on.
-                () if file.contains("/log-") => &["same", "told", "found by who looks at everything"],
+                // A segment that is there for its payloads, or for the older snapshot, says itself
+                // that it goes on.
+                () if file.contains("/log-") => {
+                    &["same", "told", "found by who looks at everything"]
+                }
                 () if *file == newest => &["put aside"],
                 () if file.contains("/snapshot-") => &["told", "found by who looks at everything"],
                 () => &["told", "same"],
             };
-            assert!(allowed.contains(&verdict.name()), "{file} cut at {len} of {}: {verdict:?}", bytes.len());
+            assert!(
+                allowed.contains(&verdict.name()),
+                "{file} cut at {len} of {}: {verdict:?}",
+                bytes.len()
+            );
         });
     }
 }
 
-/// Where the last segment is cut: behind a group that others say was synced, nothing shows that there was more.
+/// Where the last segment is cut: behind a group that others say was synced, nothing shows that
+/// there was more.
 #[test]
 fn c29_a_last_segment_that_is_cut_opens_with_what_is_left_and_that_cannot_be_told_from_a_crash() {
     let original = Original::new(true);
@@ -357,17 +392,22 @@ fn c29_a_last_segment_that_is_cut_opens_with_what_is_left_and_that_cannot_be_tol
     let len = original.tree[&last].len();
     for at in (0..len).step_by(usize::try_from(scaled(7, 1)).unwrap()) {
         match original.with(&last, |bytes| bytes.truncate(at)) {
-            Verdict::Refused(text) => assert!(at < 64 && text.contains(&last), "cut at {at}: {text}"),
+            Verdict::Refused(text) => {
+                assert!(at < 64 && text.contains(&last), "cut at {at}: {text}")
+            }
             // Only what is behind the cut is missing, and the snapshot is not.
-            Verdict::Silent(text) => assert!(at >= 64 && text.starts_with("it ends with record"), "{text}"),
+            Verdict::Silent(text) => {
+                assert!(at >= 64 && text.starts_with("it ends with record"), "{text}")
+            }
             Verdict::Same | Verdict::Verified => assert!(at >= len - 32, "cut at {at} of {len}"),
             other => panic!("cut at {at}: {other:?}"),
         }
     }
 }
 
-/// Where the leader ended right behind a sync, nothing in the file says yet that its last groups were synced: if they are damaged,
-/// they look as if they had been on their way, and are cut. Of all that is before them this is not so.
+/// Where the leader ended right behind a sync, nothing in the file says yet that its last groups
+/// were synced: if they are damaged, they look as if they had been on their way, and are cut. Of
+/// all that is before them this is not so.
 #[test]
 fn c29_only_what_the_last_sync_brought_and_no_mark_vouches_for_passes_for_what_was_on_its_way() {
     let original = Original::new(false);

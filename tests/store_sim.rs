@@ -1,11 +1,17 @@
-//! The store over a disk that loses what was not synced, tears what was being written, fails and is full, seeded.
+//! The store over a disk that loses what was not synced, tears what was being written, fails and is
+//! full, seeded.
 //!
-//! A leader of a kind proposes records and writes blobs; it is killed, or the power goes, in the middle of anything, recovery
-//! too. What it was told is certain has to be there again, nothing may be there that it never wrote, and no directory that only
-//! crashed may be refused. A failure prints its seed: `HEFT_SIM_SEED=n scripts/test store_sim` replays it.
+//! A leader of a kind proposes records and writes blobs; it is killed, or the power goes, in the
+//! middle of anything, recovery too. What it was told is certain has to be there again, nothing may
+//! be there that it never wrote, and no directory that only crashed may be refused. A failure
+//! prints its seed: `HEFT_SIM_SEED=n scripts/test store_sim` replays it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::wildcard_enum_match_arm)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::wildcard_enum_match_arm
+)]
 
 #[path = "store_sim/blobs.rs"]
 mod blobs;
@@ -98,7 +104,11 @@ impl World {
                 self.disk.crash_in(Some(ops));
             }
             let eio = if self.random.chance(40) { 1 + self.random.below(60) } else { 0 };
-            self.disk.faults(Faults { eio, full_syncs: self.random.below(2) * 5, ..Faults::default() });
+            self.disk.faults(Faults {
+                eio,
+                full_syncs: self.random.below(2) * 5,
+                ..Faults::default()
+            });
             if let Some(life) = self.open() {
                 self.live(life, steps);
             }
@@ -113,8 +123,9 @@ impl World {
     /// The process ends in one way or the other.
     fn die(&mut self) {
         self.disk.faults(Faults::default());
-        // A process that ends between a blob's failing sync and the removal of its map leaves a file that readers see whole, and
-        // that is not. Nothing in it tells; only the power's going does away with it.
+        // A process that ends between a blob's failing sync and the removal of its map leaves a
+        // file that readers see whole, and that is not. Nothing in it tells; only the power's going
+        // does away with it.
         if self.random.chance(70) || (self.blob_sync_failed && self.disk.is_dead()) {
             self.disk.power_loss();
             self.written = self.sure;
@@ -129,9 +140,11 @@ impl World {
         loop {
             self.disk.failed();
             let disk = self.disk.shared();
-            let opened = store::open(&disk, NODE, DIR, self.segment_bytes).map_err(|error| error.to_string());
+            let opened = store::open(&disk, NODE, DIR, self.segment_bytes)
+                .map_err(|error| error.to_string());
             let files = |opened: &Opened| {
-                BlobFiles::durable(disk.clone(), opened.owner, "0").map_err(|error| error.to_string())
+                BlobFiles::durable(disk.clone(), opened.owner, "0")
+                    .map_err(|error| error.to_string())
             };
             let both = opened.and_then(|opened| files(&opened).map(|files| (opened, files)));
             match both {
@@ -159,8 +172,16 @@ impl World {
     fn opened(&mut self, opened: Opened, files: BlobFiles) -> Life {
         let Opened { mut journal, replay, blobs, requests, .. } = opened;
         let found = replay.index.0;
-        assert!(found >= self.sure, "record {} was on the disk, and {found} is the last", self.sure);
-        assert!(found >= self.written, "record {} was written, and {found} is the last", self.written);
+        assert!(
+            found >= self.sure,
+            "record {} was on the disk, and {found} is the last",
+            self.sure
+        );
+        assert!(
+            found >= self.written,
+            "record {} was written, and {found} is the last",
+            self.written
+        );
         assert!(found <= self.proposals.len(), "{found} of {} records", self.proposals.len());
         self.seen.lives += 1;
         self.seen.records_lost += self.proposals.len() - found;
@@ -178,9 +199,12 @@ impl World {
         for (key, held) in replay.held() {
             let failed = self.disk.failed().len();
             match journal.read(&held.place) {
-                Ok(read) => assert_eq!(*self.proposals.payload(key).unwrap().payload, read, "{key:?}"),
+                Ok(read) => {
+                    assert_eq!(*self.proposals.payload(key).unwrap().payload, read, "{key:?}")
+                }
                 Err(error) => {
-                    let excused = failed > 0 || self.disk.is_dead() || !self.disk.failed().is_empty();
+                    let excused =
+                        failed > 0 || self.disk.is_dead() || !self.disk.failed().is_empty();
                     assert!(excused, "{key:?}: {error}");
                 }
             }
@@ -222,8 +246,9 @@ impl World {
                         &self.pool,
                         &mut self.seen,
                     );
-                    let is_sync =
-                        |(act, path): &(Act, String)| *act == Act::Sync && path.starts_with("blobs/");
+                    let is_sync = |(act, path): &(Act, String)| {
+                        *act == Act::Sync && path.starts_with("blobs/")
+                    };
                     self.blob_sync_failed |= self.disk.failed().iter().any(is_sync);
                 }
             }
@@ -329,7 +354,10 @@ impl World {
                 assert!(self.written <= self.proposals.len());
                 for (index, place) in places {
                     let key = self.proposals.at(index.0).key().expect("it has a payload");
-                    assert_eq!(place.len as usize, self.proposals.payload(key).unwrap().payload.len());
+                    assert_eq!(
+                        place.len as usize,
+                        self.proposals.payload(key).unwrap().payload.len()
+                    );
                     self.seen.rotations +=
                         u64::from(life.segment.is_some_and(|last| last < place.file.number()));
                     life.segment = Some(place.file.number());
@@ -380,7 +408,12 @@ impl World {
     fn expect_nothing_more(&mut self, life: &mut Life) {
         let proposed = self.proposals.propose(&mut self.random, 10).clone();
         let index = Index(self.proposals.len());
-        let op = LogOp::Append { index, record: proposed.record, attached: proposed.attached, sync: true };
+        let op = LogOp::Append {
+            index,
+            record: proposed.record,
+            attached: proposed.attached,
+            sync: true,
+        };
         let done = life.journal.run([op], &|| 0);
         assert!(done.is_empty(), "{done:?}");
         life.journal.rest();
@@ -434,7 +467,10 @@ impl World {
     fn check_all(&mut self, life: &mut Life) {
         let needed = self.proposals.needed();
         for (key, place) in life.places.iter().filter(|(key, _)| needed.contains(key)) {
-            assert_eq!(*self.proposals.payload(*key).unwrap().payload, life.journal.read(place).unwrap());
+            assert_eq!(
+                *self.proposals.payload(*key).unwrap().payload,
+                life.journal.read(place).unwrap()
+            );
         }
         let disk = self.disk.shared();
         let owner = store::format::owner_of(&*disk).unwrap().unwrap();
@@ -485,7 +521,8 @@ fn pe08_c29_what_was_told_to_be_on_the_disk_is_there_again_after_any_crash() {
     assert!(!whole || coverage.missing().is_empty(), "never happened: {:?}", coverage.missing());
 }
 
-/// One life without a fault, then the same again and again, stopped at each moment at which more becomes certain.
+/// One life without a fault, then the same again and again, stopped at each moment at which more
+/// becomes certain.
 #[test]
 fn pe08_c29_stopped_at_every_sync_and_rename_of_a_life_and_again_in_recovery_nothing_is_lost() {
     let mut points = 0;
@@ -494,7 +531,9 @@ fn pe08_c29_stopped_at_every_sync_and_rename_of_a_life_and_again_in_recovery_not
         let steps = 40;
         let life = whole.open().expect("it opens");
         whole.live(life, steps);
-        for (op, is_done) in whole.disk.points().into_iter().flat_map(|op| [(op, false), (op, true)]) {
+        for (op, is_done) in
+            whole.disk.points().into_iter().flat_map(|op| [(op, false), (op, true)])
+        {
             let mut world = World::new(seed);
             world.disk.crash_at(op, is_done);
             if let Some(life) = world.open() {

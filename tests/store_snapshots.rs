@@ -1,4 +1,5 @@
-//! Snapshots that fail, are damaged, or find damage on their way: the log goes on, and what is needed stays where it can be found.
+//! Snapshots that fail, are damaged, or find damage on their way: the log goes on, and what is
+//! needed stays where it can be found.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
@@ -26,7 +27,8 @@ const SEGMENT: u64 = 8000;
 const BYTES: usize = 1000;
 
 fn open(disk: &SimDisk) -> Result<Opened, String> {
-    store::open(&disk.shared(), 1, Uuid::from_u128(0xD1), SEGMENT).map_err(|error| error.to_string())
+    store::open(&disk.shared(), 1, Uuid::from_u128(0xD1), SEGMENT)
+        .map_err(|error| error.to_string())
 }
 
 /// A leader of a kind: it knows where payloads lie.
@@ -91,7 +93,8 @@ impl Life {
 
     fn assert_payloads(&mut self) {
         for (key, place) in &self.places {
-            let read = self.opened.journal.read(place).unwrap_or_else(|error| panic!("{key:?}: {error}"));
+            let read =
+                self.opened.journal.read(place).unwrap_or_else(|error| panic!("{key:?}: {error}"));
             match key {
                 Key::Input(job) => assert_eq!(read, payload(job.0.as_u128() as u64, BYTES)),
                 Key::Result(_) => assert_eq!(read, b"result"),
@@ -128,14 +131,17 @@ fn c29_a_snapshot_of_which_nobody_heard_moves_nothing_that_the_next_one_lets_go(
 
 #[test]
 fn c29_a_snapshot_that_finds_no_room_takes_none_away() {
-    for (act, path) in [(Act::Write, "snapshot-"), (Act::Sync, "snapshot-"), (Act::Rename, "snapshot-")] {
+    for (act, path) in
+        [(Act::Write, "snapshot-"), (Act::Sync, "snapshot-"), (Act::Rename, "snapshot-")]
+    {
         let disk = SimDisk::new(1);
         let mut life = Life::new(&disk);
         life.fill(4, true, &disk);
         disk.fail_next(act, path, ENOSPC);
         let wrong = life.snapshot().unwrap();
         assert!(wrong.contains("snapshot-") && wrong.contains("full"), "{wrong}");
-        let left: Vec<String> = disk.tree().into_keys().filter(|path| path.contains("snapshot")).collect();
+        let left: Vec<String> =
+            disk.tree().into_keys().filter(|path| path.contains("snapshot")).collect();
         assert!(left.is_empty(), "{act:?}: {left:?}");
         life.fill(4, true, &disk);
         assert_eq!(life.snapshot(), None);
@@ -149,7 +155,8 @@ fn c29_a_damaged_payload_does_not_keep_the_log_from_being_cut() {
     let mut life = Life::new(&disk);
     life.fill(4, false, &disk);
     assert_eq!(life.snapshot(), None);
-    // Jobs of which little is left in their segments: one of these payloads is not as it was written.
+    // Jobs of which little is left in their segments: one of these payloads is not as it was
+    // written.
     life.fill(4, true, &disk);
     let (key, place) = life.places.iter().next_back().map(|(key, place)| (*key, *place)).unwrap();
     let (bad, bad_place) = life
@@ -164,7 +171,9 @@ fn c29_a_damaged_payload_does_not_keep_the_log_from_being_cut() {
     let others: Vec<Key> = life
         .places
         .iter()
-        .filter(|(key, place)| **key != bad && matches!(key, Key::Input(_)) && place.file == bad_place.file)
+        .filter(|(key, place)| {
+            **key != bad && matches!(key, Key::Input(_)) && place.file == bad_place.file
+        })
         .map(|(key, _)| *key)
         .collect();
     for other in others {
@@ -179,10 +188,16 @@ fn c29_a_damaged_payload_does_not_keep_the_log_from_being_cut() {
         assert_eq!(life.snapshot(), None, "one damaged payload keeps no snapshot from being made");
     }
     let error = life.opened.journal.read(&life.places[&bad]).unwrap_err().to_string();
-    assert!(error.contains("log-0000000000000001 is damaged at offset"), "it is told where it was: {error}");
+    assert!(
+        error.contains("log-0000000000000001 is damaged at offset"),
+        "it is told where it was: {error}"
+    );
     life.places.remove(&bad);
     life.assert_payloads();
-    assert_eq!(life.opened.journal.read(&life.places[&key]).unwrap().len(), life.places[&key].len as usize);
+    assert_eq!(
+        life.opened.journal.read(&life.places[&key]).unwrap().len(),
+        life.places[&key].len as usize
+    );
 }
 
 #[test]

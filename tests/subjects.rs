@@ -1,6 +1,6 @@
-//! The rules of subjects, patterns and routing keys, checked against `vectors/subjects.json` (SPEC 1D,
-//! C09-C13). Each vector names the rows it stands for; what JSON cannot hold in reason (lengths) is written
-//! out below.
+//! The rules of subjects, patterns and routing keys, checked against `vectors/subjects.json` (SPEC
+//! 1D, C09-C13). Each vector names the rows it stands for; what JSON cannot hold in reason
+//! (lengths) is written out below.
 
 // clippy.toml excuses test functions; their helpers stand outside of them.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -11,19 +11,20 @@ use std::collections::BTreeSet;
 
 use heft::core::subject::{
     GROUP_DEFAULT, PATTERN_SEGMENTS_MAX, PatternError, ROUTING_KEY_BYTES_MAX, RoutingError,
-    SUBJECT_BYTES_MAX, SubjectTree, WORKER_PATTERN_DEFAULT, fold, hello_patterns, matches, overlaps,
-    routing_key, segments, subscriptions, targets, worker_patterns,
+    SUBJECT_BYTES_MAX, SubjectTree, WORKER_PATTERN_DEFAULT, fold, hello_patterns, matches,
+    overlaps, routing_key, segments, subscriptions, targets, worker_patterns,
 };
 use serde_json::Value;
 use uuid::Uuid;
 
 /// The rows that must each be named by a vector.
 const ROWS: [&str; 16] = [
-    "S05", "S07", "S10", "S12", "S13", "S14", "S15", "S16", "S17", "S18", "S19", "S20", "C10", "C11", "C12",
-    "C13",
+    "S05", "S07", "S10", "S12", "S13", "S14", "S15", "S16", "S17", "S18", "S19", "S20", "C10",
+    "C11", "C12", "C13",
 ];
 
-/// Calls `check` with each vector of a section and with the text that names the vector in a failure.
+/// Calls `check` with each vector of a section and with the text that names the vector in a
+/// failure.
 fn each(section: &str, check: impl Fn(&Value, &str)) {
     let vectors = support::vectors("subjects.json");
     let vectors = vectors[section].as_array().expect("a section is a list");
@@ -42,7 +43,8 @@ fn flag(vector: &Value, field: &str) -> bool {
 }
 
 fn texts(vector: &Value, field: &str) -> Vec<String> {
-    let list = vector[field].as_array().unwrap_or_else(|| panic!("{field} is not a list in {vector}"));
+    let list =
+        vector[field].as_array().unwrap_or_else(|| panic!("{field} is not a list in {vector}"));
     list.iter().map(|item| item.as_str().expect("an item is a text").to_owned()).collect()
 }
 
@@ -160,7 +162,11 @@ fn datasets_go_to_the_workers_the_vectors_call_targeted() {
     each("cache_targets", |vector, name| {
         let patterns = worker_patterns(text(vector, "hello")).expect("a hello");
         let subscriptions = subscriptions(&patterns, worker_id(vector));
-        assert_eq!(targets(text(vector, "target"), &subscriptions), flag(vector, "targeted"), "{name}");
+        assert_eq!(
+            targets(text(vector, "target"), &subscriptions),
+            flag(vector, "targeted"),
+            "{name}"
+        );
     });
 }
 
@@ -209,7 +215,10 @@ fn a_key_over_the_limit_is_refused_with_length_limit_and_next_step() {
 fn empty_segments_do_not_count_towards_the_limit_of_a_key() {
     let dots = ".".repeat(SUBJECT_BYTES_MAX);
     assert_eq!(routing_key(&dots, Some("calcA")).expect("a key").as_str(), "job.assign.calcA");
-    assert_eq!(routing_key(&dots, None).expect("a key").as_str(), format!("job.assign.{GROUP_DEFAULT}"));
+    assert_eq!(
+        routing_key(&dots, None).expect("a key").as_str(),
+        format!("job.assign.{GROUP_DEFAULT}")
+    );
 }
 
 #[test]
@@ -228,7 +237,8 @@ fn refusals_show_the_text_and_say_what_to_do() {
         "worker pattern \"job.\\u{1b}\" holds the control character U+001B at byte 4; none are \
          allowed: remove it"
     );
-    let long = routing_key(&format!("{}.*", "é".repeat(500)), None).expect_err("a wildcard").to_string();
+    let long =
+        routing_key(&format!("{}.*", "é".repeat(500)), None).expect_err("a wildcard").to_string();
     assert!(long.contains(&format!("\"{}…\"", "é".repeat(80))), "{long}");
 }
 
@@ -236,8 +246,12 @@ fn refusals_show_the_text_and_say_what_to_do() {
 fn a_pattern_over_its_limits_is_refused_with_value_and_limit() {
     let at_limit = ["a"; PATTERN_SEGMENTS_MAX].join(".");
     assert!(worker_patterns(&at_limit).is_ok());
-    let error = worker_patterns(&format!("{at_limit}.*")).expect_err("too many segments").to_string();
-    assert!(error.ends_with("has 257 segments; the limit is 256: shorten it, or end it with '>'"), "{error}");
+    let error =
+        worker_patterns(&format!("{at_limit}.*")).expect_err("too many segments").to_string();
+    assert!(
+        error.ends_with("has 257 segments; the limit is 256: shorten it, or end it with '>'"),
+        "{error}"
+    );
 
     assert!(worker_patterns(&"a".repeat(SUBJECT_BYTES_MAX)).is_ok());
     assert_eq!(
@@ -248,7 +262,9 @@ fn a_pattern_over_its_limits_is_refused_with_value_and_limit() {
 
 #[test]
 fn our_default_pattern_takes_every_key() {
-    for (subject, exec) in [("", None), ("groupA", None), ("job.assign.A.1", None), ("", Some("calcA"))] {
+    for (subject, exec) in
+        [("", None), ("groupA", None), ("job.assign.A.1", None), ("", Some("calcA"))]
+    {
         let key = routing_key(subject, exec).expect("a key");
         assert!(matches(WORKER_PATTERN_DEFAULT, key.as_str()), "C09: {key}");
     }
@@ -316,7 +332,8 @@ fn removing_what_the_tree_does_not_hold_changes_nothing() {
 fn s21_a_hello_may_name_several_subjects_but_not_without_end() {
     let several = hello_patterns(["job.assign.A.*", "groupB", "job.assign.A.*"]).expect("patterns");
     assert_eq!(several, ["job.assign.A.*", "job.assign.groupB", "job.assign.groupB.>"]);
-    let long: Vec<String> = (0..900).map(|number| format!("a{number}{}", ".b".repeat(61))).collect();
+    let long: Vec<String> =
+        (0..900).map(|number| format!("a{number}{}", ".b".repeat(61))).collect();
     let refused = hello_patterns(long.iter().map(String::as_str)).expect_err("too many");
     assert!(matches!(refused, PatternError::TooManyTogether { limit: 4096, .. }), "{refused}");
 }

@@ -1,5 +1,5 @@
-//! What holds for all subjects and patterns, on alphabets small enough that they often meet (SPEC 1D, C10,
-//! C12). `HEFT_TEST_SCALE=long` runs many more cases.
+//! What holds for all subjects and patterns, on alphabets small enough that they often meet (SPEC
+//! 1D, C10, C12). `HEFT_TEST_SCALE=long` runs many more cases.
 
 mod support;
 
@@ -65,8 +65,10 @@ fn small_subjects() -> Vec<String> {
     let mut all = vec![String::new()];
     let mut longest = all.clone();
     for _ in 0..4 {
-        longest =
-            longest.iter().flat_map(|s| ["a", "b", "c"].map(|letter| format!("{s}.{letter}"))).collect();
+        longest = longest
+            .iter()
+            .flat_map(|s| ["a", "b", "c"].map(|letter| format!("{s}.{letter}")))
+            .collect();
         all.extend_from_slice(&longest);
     }
     all

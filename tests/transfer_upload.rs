@@ -15,7 +15,9 @@ use std::time::Duration;
 use blobs::{MIB, digest, grant, noise, ranges};
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Abort, Body as _, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Verdict};
+use chunking::message::{
+    Abort, Body as _, Done, Features, Grant, Open, OpenFlags, Purpose, Reason, Verdict,
+};
 use chunking::{ChunkHead, Codec, DigestKind, Inflater, Kind};
 use fake_leader::{Conn, PATIENCE};
 use heft::model::blob_id;
@@ -49,7 +51,12 @@ async fn link() -> (LinkReader, LinkWriter, Conn) {
 }
 
 impl World {
-    async fn new(content: Vec<u8>, source: Source, compression: Compression, digest: DigestKind) -> World {
+    async fn new(
+        content: Vec<u8>,
+        source: Source,
+        compression: Compression,
+        digest: DigestKind,
+    ) -> World {
         let owner = Uuid::from_u128(7);
         let blob = Blob {
             id: blob_id(owner, 0, Purpose::Input, 0),
@@ -147,10 +154,12 @@ fn file_of(content: &[u8]) -> tempfile::NamedTempFile {
 async fn a_blob_comes_within_its_windows_from_memory_and_from_a_file() {
     let content = noise(5 * MIB + 100);
     let file = file_of(&content);
-    for source in [Source::Memory(Bytes::from(content.clone())), Source::file(file.path()).unwrap()] {
+    for source in [Source::Memory(Bytes::from(content.clone())), Source::file(file.path()).unwrap()]
+    {
         for kind in [DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3] {
             let mut world =
-                World::new(content.clone(), source.clone(), Compression::Fixed(Codec::None), kind).await;
+                World::new(content.clone(), source.clone(), Compression::Fixed(Codec::None), kind)
+                    .await;
             world.quiet().await;
             world.upload.grant(&grant(2, &[]));
             assert_eq!(world.chunks(2).await, [0, 1]);
@@ -160,7 +169,9 @@ async fn a_blob_comes_within_its_windows_from_memory_and_from_a_file() {
             world.done(kind).await;
             assert_eq!(world.upload.status().done, content.len() as u64);
             world.upload.verdict(&Verdict::Ok);
-            assert!(matches!(world.upload.status().state, State::Arrived(digest) if digest.kind == kind));
+            assert!(
+                matches!(world.upload.status().state, State::Arrived(digest) if digest.kind == kind)
+            );
             // The source is kept: the receiver may ask again.
             world.upload.verdict(&Verdict::Resend(ranges(&[(1, 1), (5, 1)])));
             assert_eq!(world.upload.status().state, State::Sending);
@@ -174,9 +185,11 @@ async fn a_blob_comes_within_its_windows_from_memory_and_from_a_file() {
 async fn after_a_cut_only_what_is_missing_comes_and_the_digest_is_the_same() {
     let content = noise(6 * MIB);
     let file = file_of(&content);
-    for source in [Source::Memory(Bytes::from(content.clone())), Source::file(file.path()).unwrap()] {
+    for source in [Source::Memory(Bytes::from(content.clone())), Source::file(file.path()).unwrap()]
+    {
         for kind in [DigestKind::ChunkList, DigestKind::Blake3] {
-            let mut world = World::new(content.clone(), source.clone(), Compression::Auto, kind).await;
+            let mut world =
+                World::new(content.clone(), source.clone(), Compression::Auto, kind).await;
             world.upload.grant(&grant(3, &[]));
             assert_eq!(world.chunks(3).await, [0, 1, 2]);
             world.reconnect().await;
@@ -215,7 +228,8 @@ async fn a_blob_of_no_bytes_is_open_grant_done() {
 async fn a_window_of_nothing_is_told_with_its_reason() {
     let content = noise(2 * MIB);
     let mut world = World::of(Source::Memory(content.clone().into()), content).await;
-    let full = Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
+    let full =
+        Grant { reason: Reason::SPOOL_FULL, text: "the spool is full".into(), ..grant(0, &[]) };
     world.upload.grant(&full);
     let status = world.status(|status| status.waiting.is_some()).await;
     assert_eq!(
@@ -242,7 +256,9 @@ async fn a_file_that_shrinks_or_grows_between_grants_ends_with_both_sizes() {
         let text = format!("{word} from {} bytes to {size}", 6 * MIB);
         assert!(abort.text.as_str().contains(&text), "{}", abort.text.as_str());
         let status = world.status(|status| status.state != State::Sending).await;
-        assert!(matches!(status.state, State::SourceGone(error) if error.to_string().contains(&text)));
+        assert!(
+            matches!(status.state, State::SourceGone(error) if error.to_string().contains(&text))
+        );
     }
 }
 
@@ -273,7 +289,9 @@ async fn chunks_are_compressed_where_both_can_and_it_pays() {
 async fn a_refused_or_aborted_blob_is_over() {
     let content = noise(2 * MIB);
     let ends: [&dyn Fn(&Upload); 2] = [
-        &|upload| upload.verdict(&Verdict::Failed { reason: Reason::DISK_FULL, text: "no room".into() }),
+        &|upload| {
+            upload.verdict(&Verdict::Failed { reason: Reason::DISK_FULL, text: "no room".into() })
+        },
         &|upload| upload.abort(&Abort { reason: Reason::DISK_FULL, text: "no room".into() }),
     ];
     for end in ends {

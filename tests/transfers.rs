@@ -1,10 +1,17 @@
-//! Large inputs and results through the whole chain: real leaders, workers and clients, ours and classic, with connections that
-//! are cut, processes that are killed and peers that misbehave. What is delivered has the digest of what was sent, and when
-//! all is over nothing is left: no job, buffer, file or descriptor.
+//! Large inputs and results through the whole chain: real leaders, workers and clients, ours and
+//! classic, with connections that are cut, processes that are killed and peers that misbehave. What
+//! is delivered has the digest of what was sent, and when all is over nothing is left: no job,
+//! buffer, file or descriptor.
 //!
 //! `HEFT_TEST_SCALE=long` sends larger files and cuts more often.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 #[path = "support/blobs.rs"]
 mod blobs;
@@ -20,6 +27,8 @@ mod uploads;
 
 #[path = "transfers/all.rs"]
 mod all;
+#[path = "transfers/classic.rs"]
+mod classic;
 #[path = "transfers/copies.rs"]
 mod copies;
 #[path = "transfers/cuts.rs"]
@@ -38,8 +47,6 @@ mod receivers;
 mod results;
 #[path = "transfers/short_lines.rs"]
 mod short_lines;
-#[path = "transfers/classic.rs"]
-mod classic;
 #[path = "transfers/through.rs"]
 mod through;
 #[path = "transfers/world.rs"]

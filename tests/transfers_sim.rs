@@ -1,10 +1,12 @@
-//! Whole transfers in a world of faults, over virtual time, seeded: the real leader between simulated clients and workers.
+//! Whole transfers in a world of faults, over virtual time, seeded: the real leader between
+//! simulated clients and workers.
 //!
-//! Everything travels as bytes through pipes that are slow, full, damaged and cut at any byte; peers come back, die, or stay
-//! away; the spool's disk is slow, full and forgetful; the leader is killed. Whatever happens, what is delivered is what was
-//! sent, no job runs before its inputs are whole, promises and buffers in use stay within the pool, every job of a client
-//! that stays has one end, and in the end nothing is left: no buffer, no promise, no blob, no byte, no file.
-//! A failure prints its seed: `HEFT_SIM_SEED=n scripts/test transfers_sim` replays it, and with
+//! Everything travels as bytes through pipes that are slow, full, damaged and cut at any byte;
+//! peers come back, die, or stay away; the spool's disk is slow, full and forgetful; the leader is
+//! killed. Whatever happens, what is delivered is what was sent, no job runs before its inputs are
+//! whole, promises and buffers in use stay within the pool, every job of a client that stays has
+//! one end, and in the end nothing is left: no buffer, no promise, no blob, no byte, no file. A
+//! failure prints its seed: `HEFT_SIM_SEED=n scripts/test transfers_sim` replays it, and with
 //! `HEFT_SIM_TRACE=1` prints every frame.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -23,10 +25,10 @@ mod durable;
 mod ends;
 #[path = "transfers_sim/faults.rs"]
 mod faults;
-#[path = "transfers_sim/lane.rs"]
-mod lane;
 #[path = "../src/noise.rs"]
 mod noise;
+#[path = "transfers_sim/pipe.rs"]
+mod pipe;
 #[path = "transfers_sim/reading.rs"]
 mod reading;
 #[path = "support/sim_disk.rs"]
@@ -51,12 +53,12 @@ use faults::{Coverage, Faults, Random};
 use heft::core::Config;
 use heft::core::ids::{ConnId, Micros};
 use heft::core::retry::mix;
-use heft::leader::{Leader, LeaderConfig, Output, Passed, RelayConfig, Verify};
+use heft::leader::{Leader, LeaderConfig, Output, RelayConfig, Spliced, Verify};
 use heft::store::blobs::DiskOp;
 use heft::store::journal::SnapshotJob;
 use heft::store::space::Reserve;
 use heft::wire::{ChunkStart, Inlet, Pool};
-use lane::{Lane, Sent};
+use pipe::{Pipe, Sent};
 use support::scaled;
 use uuid::Uuid;
 use worker::SimWorker;
@@ -121,9 +123,9 @@ enum Wake {
 
 struct Conn {
     who: Who,
-    lanes: [Lane; 2],
+    pipes: [Pipe; 2],
     inlets: [Option<Inlet>; 2],
-    /// The chunk that comes and passes through to another connection.
+    /// The chunk that is spliced to another connection.
     passing: Option<(ChunkStart, ConnId)>,
     /// Whether a chunk waits for memory, and whether its CRC is to be made then.
     waits: Option<bool>,
@@ -136,7 +138,7 @@ struct Conn {
 impl Conn {
     /// Chunks that were handed to it and have not come at the other end.
     fn on_the_way(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.chunks_in - lane.chunks_came).sum()
+        self.pipes.iter().map(|pipe| pipe.chunks_in - pipe.chunks_came).sum()
     }
 }
 
@@ -165,7 +167,8 @@ struct World {
     kill_at: Option<u64>,
     /// Whether every frame is printed.
     traced: bool,
-    /// Whether nothing goes wrong but that connections break: then only what was on its way moves again.
+    /// Whether nothing goes wrong but that connections break: then only what was on its way moves
+    /// again.
     only_cuts: bool,
     /// Chunks that were on their way when their connections broke.
     chunks_lost: u64,
@@ -211,17 +214,26 @@ impl World {
             }
             faults.crashes = [0, 0, 1][random.below(3) as usize];
         }
-        // A client that stays and brings nothing keeps the place of its inputs, where they have one.
+        // A client that stays and brings nothing keeps the place of its inputs, where they have
+        // one.
         let rare_disk = mix(seed ^ 0xD15C).is_multiple_of(4) && !faults.rogue;
-        let spools =
-            if durable && faults.rogue { [1 << 30; 4] } else { [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30] };
+        let spools = if durable && faults.rogue {
+            [1 << 30; 4]
+        } else {
+            [6 * CHUNK, 20 * CHUNK, 1 << 30, 1 << 30]
+        };
         let relay = RelayConfig {
             verify: [Verify::End, Verify::Hop][random.below(2) as usize],
             buffers: [8, 12, 16, 48][random.below(4) as usize],
             spool_bytes_max: spools[random.below(4) as usize],
             durable,
-            // Of a small disk so much is kept back that the results of all workers at a time find room in half of it.
-            disk_reserve: if durable && rare_disk { Reserve::Bytes(120 * CHUNK) } else { Reserve::Auto },
+            // Of a small disk so much is kept back that the results of all workers at a time find
+            // room in half of it.
+            disk_reserve: if durable && rare_disk {
+                Reserve::Bytes(120 * CHUNK)
+            } else {
+                Reserve::Auto
+            },
             ..RelayConfig::default()
         };
         let broker = Config {
@@ -264,8 +276,8 @@ impl World {
             random,
         };
         // A spool that is too small forgets results, and their jobs run once more.
-        let is_roomy =
-            world.config.relay.spool_bytes_max >= 1 << 30 && world.config.relay.disk_reserve == Reserve::Auto;
+        let is_roomy = world.config.relay.spool_bytes_max >= 1 << 30
+            && world.config.relay.disk_reserve == Reserve::Auto;
         world.only_cuts = is_roomy && world.faults.only_cuts();
         world.people();
         world.set_trap();
@@ -299,7 +311,8 @@ impl World {
             self.at(at, Wake::Connects(Who::Worker(number), 0));
         }
         let needed: u64 = self.clients.iter().map(SimClient::chunks_needed).sum();
-        self.kill_at = (self.faults.kills > 0).then(|| self.random.below(2 * needed * CHUNK + 1000));
+        self.kill_at =
+            (self.faults.kills > 0).then(|| self.random.below(2 * needed * CHUNK + 1000));
     }
 
     fn at(&mut self, at: u64, wake: Wake) {
@@ -334,9 +347,9 @@ impl World {
             let range = [3000, 2 * CHUNK, 6 * CHUNK][self.random.below(3) as usize];
             cut.then(|| 1 + self.random.below(range))
         };
-        let lanes = [
-            Lane::new(capacity, false, cut_at(Dir::ToLeader)),
-            Lane::new(capacity, true, cut_at(Dir::ToPeer)),
+        let pipes = [
+            Pipe::new(capacity, false, cut_at(Dir::ToLeader)),
+            Pipe::new(capacity, true, cut_at(Dir::ToPeer)),
         ];
         let inlets = [
             Some(Inlet::detecting(InboundLimits::CLASSIC)),
@@ -344,7 +357,16 @@ impl World {
         ];
         self.conns.insert(
             id,
-            Conn { who, lanes, inlets, passing: None, waits: None, known: false, cut: false, closing: false },
+            Conn {
+                who,
+                pipes,
+                inlets,
+                passing: None,
+                waits: None,
+                known: false,
+                cut: false,
+                closing: false,
+            },
         );
         self.with_peer(id, |world, ctx| match who {
             Who::Client(number) => world.clients[number].connected(id, ctx),
@@ -357,8 +379,10 @@ impl World {
 
     /// Lets a peer do something, and sends what it says.
     fn with_peer(&mut self, id: ConnId, then: impl FnOnce(&mut Peers, &mut Ctx<'_>)) {
-        let mut peers =
-            Peers { clients: std::mem::take(&mut self.clients), workers: std::mem::take(&mut self.workers) };
+        let mut peers = Peers {
+            clients: std::mem::take(&mut self.clients),
+            workers: std::mem::take(&mut self.workers),
+        };
         let mut ctx = Ctx {
             now: self.now,
             random: &mut self.random,
@@ -382,7 +406,7 @@ impl World {
     fn more_chunks(&mut self, id: ConnId) {
         loop {
             let Some(conn) = self.conns.get(&id).filter(|conn| !conn.cut) else { return };
-            if conn.lanes[0].outbox_bytes >= READY_BYTES {
+            if conn.pipes[0].outbox_bytes >= READY_BYTES {
                 return;
             }
             let who = conn.who;
@@ -424,8 +448,11 @@ impl World {
             self.faults.head_flips -= 1;
             self.seen.head_flips += 1;
             // The transfer's id, or the head of the chunk: the stream stays in step.
-            let at =
-                if self.random.chance(30) { 5 + self.random.below(16) } else { 43 + self.random.below(21) };
+            let at = if self.random.chance(30) {
+                5 + self.random.below(16)
+            } else {
+                43 + self.random.below(21)
+            };
             head[at as usize] ^= 1 << self.random.below(8);
         }
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -438,7 +465,7 @@ impl World {
                     ends::describe(&out)
                 );
             }
-            conn.lanes[dir as usize].push(out);
+            conn.pipes[dir as usize].push(out);
         }
     }
 
@@ -458,12 +485,14 @@ impl World {
 
     /// Moves what waits onto the wire, and has it delivered.
     fn flow(&mut self, id: ConnId, dir: Dir) -> Sent {
-        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return Sent::default() };
-        let lane = &mut conn.lanes[dir as usize];
-        let sent = lane.transmit();
-        if lane.wire_bytes > 0 && !lane.scheduled {
-            lane.scheduled = true;
-            let at = (self.now + 50 + self.random.below(3000)).max(lane.paused_until);
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else {
+            return Sent::default();
+        };
+        let pipe = &mut conn.pipes[dir as usize];
+        let sent = pipe.transmit();
+        if pipe.wire_bytes > 0 && !pipe.scheduled {
+            pipe.scheduled = true;
+            let at = (self.now + 50 + self.random.below(3000)).max(pipe.paused_until);
             self.at(at, Wake::Delivers(id, dir));
         }
         sent
@@ -480,11 +509,12 @@ impl World {
 
     fn delivers(&mut self, id: ConnId, dir: Dir) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.cut) else { return };
-        let lane = &mut conn.lanes[dir as usize];
-        lane.scheduled = false;
+        let pipe = &mut conn.pipes[dir as usize];
+        pipe.scheduled = false;
         if self.faults.pauses > 0 && self.random.chance(2) {
             self.faults.pauses -= 1;
-            lane.paused_until = self.now + [50_000, 300_000, 3 * SECOND][self.random.below(3) as usize];
+            pipe.paused_until =
+                self.now + [50_000, 300_000, 3 * SECOND][self.random.below(3) as usize];
         }
         let piece = match self.random.below(20) {
             0 => 1 + self.random.below(70),
@@ -492,13 +522,13 @@ impl World {
             2..=6 => 1 + self.random.below(CHUNK / 4),
             _ => 1 + self.random.below(2 * CHUNK),
         };
-        let lane = &self.conns[&id].lanes[dir as usize];
-        let left = lane.cut_at.map_or(u64::MAX, |cut_at| cut_at - lane.delivered);
-        let is_last = left <= piece.min(lane.wire_bytes as u64);
-        let delivered = lane.delivered;
+        let pipe = &self.conns[&id].pipes[dir as usize];
+        let left = pipe.cut_at.map_or(u64::MAX, |cut_at| cut_at - pipe.delivered);
+        let is_last = left <= piece.min(pipe.wire_bytes as u64);
+        let delivered = pipe.delivered;
         self.read(id, dir, piece.min(left) as usize);
         let Some(conn) = self.conns.get(&id) else { return };
-        self.delivered += conn.lanes[dir as usize].delivered - delivered;
+        self.delivered += conn.pipes[dir as usize].delivered - delivered;
         if is_last {
             self.seen.cuts[dir as usize] += 1;
             return self.breaks(id);
@@ -564,14 +594,16 @@ impl World {
                     Output::Send { conn, frame }
                     | Output::SendBehind { conn, frame }
                     | Output::SendLazily { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
+                        let bytes =
+                            [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         self.push(conn, Dir::ToPeer, Out::Frame(bytes.into()));
                         touched.insert(conn);
                     }
                     Output::Posted { conn, frame } => {
-                        let bytes = [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
+                        let bytes =
+                            [&frame.head[..], &frame.payload[..], &frame.trailer[..]].concat();
                         if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) {
-                            conn.lanes[1].push_posted(bytes.into());
+                            conn.pipes[1].push_posted(bytes.into());
                         }
                         touched.insert(conn);
                     }
@@ -585,10 +617,12 @@ impl World {
                                 (false, 0) => {
                                     Out::Chunk { head: frame.head.to_vec(), payload: frame.payload }
                                 }
-                                (_, 0) => {
-                                    Out::Pieces([frame.head, frame.payload, frame.trailer].concat().into())
-                                }
-                                _ => Out::Frame([frame.head, frame.payload, frame.trailer].concat().into()),
+                                (_, 0) => Out::Pieces(
+                                    [frame.head, frame.payload, frame.trailer].concat().into(),
+                                ),
+                                _ => Out::Frame(
+                                    [frame.head, frame.payload, frame.trailer].concat().into(),
+                                ),
                             };
                             self.push(conn, Dir::ToPeer, out);
                         }
@@ -596,11 +630,13 @@ impl World {
                     }
                     // Lines here let go of nothing.
                     Output::LetGo { .. } | Output::Supply { .. } => {}
-                    Output::Turn { conn } => self.at(self.now + 1, Wake::Delivers(conn, Dir::ToLeader)),
+                    Output::Turn { conn } => {
+                        self.at(self.now + 1, Wake::Delivers(conn, Dir::ToLeader))
+                    }
                     Output::Splice { conn, head } => {
-                        self.seen.passed_through += 1;
+                        self.seen.spliced += 1;
                         if let Some(conn) = self.conns.get_mut(&conn) {
-                            conn.lanes[1].push_place(head);
+                            conn.pipes[1].push_place(head);
                         }
                         touched.insert(conn);
                     }
@@ -619,7 +655,7 @@ impl World {
             let Some(conn) = touched.pop_first() else { break };
             let sent = self.flow(conn, Dir::ToPeer);
             self.note_sent(conn, sent);
-            let is_over = |conn: &Conn| conn.closing && (conn.cut || conn.lanes[1].is_empty());
+            let is_over = |conn: &Conn| conn.closing && (conn.cut || conn.pipes[1].is_empty());
             if self.conns.get(&conn).is_some_and(is_over) {
                 self.breaks(conn);
                 self.at(self.now, Wake::LeaderNotices(conn));
@@ -627,7 +663,9 @@ impl World {
         }
         self.check();
         let due = self.leader.next_deadline().map(|due| due.0.max(self.now));
-        if let Some(due) = due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at <= self.now)) {
+        if let Some(due) =
+            due.filter(|due| self.tick_at.is_none_or(|at| at > *due || at <= self.now))
+        {
             self.tick_at = Some(due);
             self.at(due, Wake::Tick);
         }
@@ -673,7 +711,7 @@ impl World {
             }
             Wake::Delivers(id, dir) => self.delivers(id, dir),
             Wake::LeaderNotices(id) => {
-                self.ends_passing(id, Passed::Broken, None);
+                self.ends_splice(id, Spliced::Broken, None);
                 if let Some(mut conn) = self.conns.remove(&id) {
                     self.chunks_lost += conn.on_the_way();
                     if let Some(part) =
@@ -768,7 +806,8 @@ struct Peers {
 
 /// Runs a world for each seed; gives what happened, and whether there were many.
 fn run_worlds(ci: u32, long: u32, durable: bool) -> (Coverage, bool) {
-    let one = std::env::var("HEFT_SIM_SEED").ok().map(|seed| seed.parse::<u64>().expect("HEFT_SIM_SEED"));
+    let one =
+        std::env::var("HEFT_SIM_SEED").ok().map(|seed| seed.parse::<u64>().expect("HEFT_SIM_SEED"));
     let seeds = match one {
         Some(seed) => seed..seed + 1,
         None => 0..u64::from(scaled(ci, long)),
@@ -803,7 +842,7 @@ fn transfers_sim_whatever_breaks_bytes_arrive_once_and_nothing_is_left() {
             seen.kills,
             seen.crashes,
             seen.voids,
-            seen.passed_through,
+            seen.spliced,
             seen.stalls,
             seen.rogue,
             seen.worker_disk,
@@ -840,6 +879,6 @@ fn transfers_sim_pe11_what_a_leader_acknowledged_outlives_it_whenever_it_ends() 
             seen.refused,
         ];
         assert!(all.into_iter().all(|count| count > 0), "something never happened: {seen:?}");
-        assert_eq!(seen.passed_through, 0, "what has to be kept does not pass through");
+        assert_eq!(seen.spliced, 0, "what has to be kept is not spliced");
     }
 }

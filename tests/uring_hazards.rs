@@ -1,6 +1,7 @@
-//! Two hazards of tokio-uring, on which the shape of the io_uring driver stands: an operation whose future is dropped goes
-//! on, and what it brings is lost. If one of these tests fails, tokio-uring has changed, and the driver may do more than it
-//! does. What the driver does instead is tested in `src/driver/uring/tests.rs`.
+//! Two hazards of tokio-uring, on which the shape of the io_uring driver stands: an operation whose
+//! future is dropped goes on, and what it brings is lost. If one of these tests fails, tokio-uring
+//! has changed, and the driver may do more than it does. What the driver does instead is tested in
+//! `src/driver/uring/tests.rs`.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -22,7 +23,9 @@ fn on_a_ring(test: impl Future<Output = ()>) {
             let limited = async { tokio::time::timeout(PATIENCE, test).await };
             runtime.block_on(limited).expect("an end in time");
         }
-        Err(error) => eprintln!("there is no io_uring here, so this test looks at nothing: {error}"),
+        Err(error) => {
+            eprintln!("there is no io_uring here, so this test looks at nothing: {error}")
+        }
     }
 }
 
@@ -38,7 +41,8 @@ fn has_something(socket: &impl std::os::fd::AsFd) -> bool {
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
-/// Waits until somebody has taken what waited at a socket. Nobody does but the operation that was dropped.
+/// Waits until somebody has taken what waited at a socket. Nobody does but the operation that was
+/// dropped.
 async fn until_taken(socket: &impl std::os::fd::AsFd) {
     let until = Instant::now() + PATIENCE;
     while has_something(socket) {

@@ -1,5 +1,6 @@
-//! A worker's cache against a leader made of a socket and the wire format: datasets come piece by piece, are visible when they are whole
-//! and never before, make room for each other, and come again when they are damaged (CA03, CA05, C02, C08).
+//! A worker's cache against a leader made of a socket and the wire format: datasets come piece by
+//! piece, are visible when they are whole and never before, make room for each other, and come
+//! again when they are damaged (CA03, CA05, C02, C08).
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use cache_scene::{OURS, damage, heartbeat, job, of_4_mib, result, scene, some_data};
 use chunking::Kind;
-use chunking::message::{Body, Features, Inspect, Lacking, Reason, Release, DatasetState, Verdict};
+use chunking::message::{Body, DatasetState, Features, Inspect, Lacking, Reason, Release, Verdict};
 use datasets::{Data, MIB, acked, digest, have, said};
 use fake_leader::{Conn, PATIENCE};
 use heft::model::{CacheEntry, CachePutRequest, CacheStatus, JobStatus, JsonModel};
@@ -39,7 +40,10 @@ async fn ca03_a_dataset_comes_piece_by_piece_and_is_visible_once_it_is_whole_and
     let scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let first = have(&mut conn).await;
-    assert_eq!((first.anew, first.budget, first.used, first.datasets.as_slice().len()), (1, 1 << 30, 0, 0));
+    assert_eq!(
+        (first.anew, first.budget, first.used, first.datasets.as_slice().len()),
+        (1, 1 << 30, 0, 0)
+    );
     let data = some_data("set-v1", 1);
     data.hold(&mut conn, false).await;
     assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok);
@@ -55,7 +59,11 @@ async fn ca03_a_dataset_comes_piece_by_piece_and_is_visible_once_it_is_whole_and
     data.hold(&mut conn, true).await;
     let ack = data.acked(&mut conn).await;
     assert_eq!((ack.status, ack.message.as_str()), (CacheStatus::Skipped, "already-present=5"));
-    assert_eq!(data.send_manifest(&mut conn).await, Verdict::Ok, "one that is on its way is not in the way");
+    assert_eq!(
+        data.send_manifest(&mut conn).await,
+        Verdict::Ok,
+        "one that is on its way is not in the way"
+    );
     scene.settles("unsynced", 0).await;
     assert_eq!((scene.count("sets"), scene.count("staging"), scene.count("trash")), (3, 0, 0));
     // The next connection hears of it first.
@@ -63,7 +71,10 @@ async fn ca03_a_dataset_comes_piece_by_piece_and_is_visible_once_it_is_whole_and
     let mut conn = scene.accept().await;
     let found = have(&mut conn).await;
     let dataset = &found.datasets.as_slice()[0];
-    assert_eq!((found.anew, dataset.state, dataset.cache_id.as_str()), (1, DatasetState::Held, "set-v1"));
+    assert_eq!(
+        (found.anew, dataset.state, dataset.cache_id.as_str()),
+        (1, DatasetState::Held, "set-v1")
+    );
     assert_eq!((dataset.digest, found.used), (data.manifest.digest(), data.manifest.bytes()));
 }
 
@@ -332,7 +343,10 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     let (id, request) = job(&[("s0", "s"), ("s2", "s")]);
     conn.assign(
         id,
-        &request.replace(r#""Name":"s","CacheId":"s2""#, r#""Name":"b","CacheId":"s2","CacheName":"s""#),
+        &request.replace(
+            r#""Name":"s","CacheId":"s2""#,
+            r#""Name":"b","CacheId":"s2","CacheName":"s""#,
+        ),
     )
     .await;
     heartbeat(&mut conn).await;
@@ -342,7 +356,8 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     assert!(ack.message.contains("8 MiB are in use"), "{}", ack.message);
     // A dataset that the leader takes back goes when the job has ended.
     let text = "removed".to_owned().into();
-    let release = Release { reason: Reason::NONE, text, cache_id: "s0".to_owned().try_into().unwrap() };
+    let release =
+        Release { reason: Reason::NONE, text, cache_id: "s0".to_owned().try_into().unwrap() };
     conn.say(Uuid::nil(), &release).await;
     heartbeat(&mut conn).await;
     assert!(scene.visible("s0").exists());
@@ -352,12 +367,17 @@ async fn no_room_is_said_before_bytes_move_and_the_longest_unused_goes_first() {
     conn.settle(id, 1).await;
     let (ack, _) = datasets[3].push(&mut conn).await;
     assert_eq!(ack.status, CacheStatus::Ok, "{}", ack.message);
-    assert!(!scene.visible("s0").exists() && scene.visible("s2").exists() && scene.visible("s3").exists());
+    assert!(
+        !scene.visible("s0").exists()
+            && scene.visible("s2").exists()
+            && scene.visible("s3").exists()
+    );
 }
 
 #[tokio::test]
 async fn the_order_of_use_outlives_a_restart() {
-    let mut scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
+    let mut scene =
+        scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
     let mut conn = scene.accept().await;
     for (name, seed) in [("first", 1), ("second", 2)] {
         of_4_mib(name, seed).push(&mut conn).await;
@@ -371,7 +391,14 @@ async fn the_order_of_use_outlives_a_restart() {
     let mut conn = scene.accept().await;
     let mut seen = Vec::new();
     while seen.len() < 2 {
-        seen.extend(have(&mut conn).await.datasets.as_slice().iter().map(|dataset| dataset.cache_id.as_str().to_owned()));
+        seen.extend(
+            have(&mut conn)
+                .await
+                .datasets
+                .as_slice()
+                .iter()
+                .map(|dataset| dataset.cache_id.as_str().to_owned()),
+        );
     }
     let next = of_4_mib("next", 3);
     next.hold(&mut conn, true).await;
@@ -442,11 +469,13 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
 }
 
 #[tokio::test]
-async fn a_dataset_from_before_a_connection_is_used_when_the_leader_has_said_that_it_counts_or_is_unknown() {
+async fn a_dataset_from_before_a_connection_is_used_when_the_leader_has_said_that_it_counts_or_is_unknown()
+ {
     let mut scene = scene(|_| {}).await;
     let mut conn = scene.accept().await;
     let old = Data::new("set", &[("a", b"old".to_vec())]);
-    let (new, other) = (Data::new("set", &[("a", b"new".to_vec())]), Data::new("own", &[("b", noise(9, 1))]));
+    let (new, other) =
+        (Data::new("set", &[("a", b"new".to_vec())]), Data::new("own", &[("b", noise(9, 1))]));
     old.push(&mut conn).await;
     other.push(&mut conn).await;
     scene.kill().await;
@@ -466,7 +495,8 @@ async fn a_dataset_from_before_a_connection_is_used_when_the_leader_has_said_tha
     said(&mut conn, "set", DatasetState::Wanted).await;
     new.push(&mut conn).await;
     let text = "".into();
-    let unknown = Release { reason: Reason::UNKNOWN, text, cache_id: "own".to_owned().try_into().unwrap() };
+    let unknown =
+        Release { reason: Reason::UNKNOWN, text, cache_id: "own".to_owned().try_into().unwrap() };
     conn.say(Uuid::nil(), &unknown).await;
     let ended = result(&mut conn, id).await;
     assert_eq!(ended.status, JobStatus::Ok, "{}", ended.stderr);
@@ -477,7 +507,11 @@ async fn a_dataset_from_before_a_connection_is_used_when_the_leader_has_said_tha
     conn.assign(id, &request).await;
     conn.start(id, 1, 1).await;
     let wanted = have(&mut conn).await.datasets;
-    let wanted: Vec<_> = wanted.as_slice().iter().map(|dataset| (dataset.cache_id.as_str(), dataset.state)).collect();
+    let wanted: Vec<_> = wanted
+        .as_slice()
+        .iter()
+        .map(|dataset| (dataset.cache_id.as_str(), dataset.state))
+        .collect();
     assert_eq!(wanted, [("own", DatasetState::Wanted)]);
     conn.say(Uuid::nil(), &unknown).await;
     assert_eq!(result(&mut conn, id).await.status, JobStatus::Ok);
@@ -521,8 +555,11 @@ async fn ca11_a_job_waits_for_its_dataset_and_one_that_nobody_knows_is_a_miss() 
     conn.start(id, 1, 1).await;
     said(&mut conn, "nobody", DatasetState::Wanted).await;
     let text = "no such dataset".to_owned().into();
-    let unknown =
-        Release { reason: Reason::UNKNOWN, text, cache_id: "nobody".to_owned().try_into().unwrap() };
+    let unknown = Release {
+        reason: Reason::UNKNOWN,
+        text,
+        cache_id: "nobody".to_owned().try_into().unwrap(),
+    };
     conn.say(Uuid::nil(), &unknown).await;
     let ended = result(&mut conn, id).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (JobStatus::Failed, "Cache miss: nobody"));
@@ -631,7 +668,8 @@ async fn c01_an_agent_keeps_its_cache_and_takes_no_jobs() {
 #[tokio::test]
 async fn a_directory_has_one_keeper() {
     let scene = scene(|_| {}).await;
-    let second = Worker::new(scene.config.clone(), Exec::new(scene.exec.clone())).unwrap_err().to_string();
+    let second =
+        Worker::new(scene.config.clone(), Exec::new(scene.exec.clone())).unwrap_err().to_string();
     assert!(second.contains("another worker keeps the cache directory"), "{second}");
     assert!(
         second.contains("--cache-dir") && second.contains(scene.root.path().to_str().unwrap()),
@@ -650,7 +688,8 @@ async fn a_version_that_counts_takes_the_place_of_one_that_is_on_its_way() {
     let (ack, _) = new.push(&mut conn).await;
     assert_eq!(ack.message, "added=5");
     let pack = old.pack(0..1);
-    conn.say(pack.id, &chunking::message::Abort { reason: Reason::CANCELLED, text: "".into() }).await;
+    conn.say(pack.id, &chunking::message::Abort { reason: Reason::CANCELLED, text: "".into() })
+        .await;
     let mut payload = Vec::new();
     chunking::message::Pack { pieces: chunking::message::PieceList::new(pack.pieces.clone()) }
         .encode(&mut payload);

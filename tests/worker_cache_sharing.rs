@@ -1,4 +1,5 @@
-//! A worker's cache: what datasets share, what goes to make room and is remembered, and what happens when the leader changes its mind.
+//! A worker's cache: what datasets share, what goes to make room and is remembered, and what
+//! happens when the leader changes its mind.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 
 use cache_scene::{of_4_mib, scene, some_data};
 use chunking::dataset::sha256;
-use chunking::message::{Inspect, Lacking, Reason, Release, DatasetState, Verdict};
+use chunking::message::{DatasetState, Inspect, Lacking, Reason, Release, Verdict};
 use datasets::{Data, MIB, acked, have, said};
 use heft::model::CacheStatus;
 use noise::noise;
@@ -48,7 +49,11 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     assert_eq!(evil.push(&mut conn).await.0.status, CacheStatus::Ok);
     let good = Data::new("good", &[("model.bin", good)]);
     let (ack, lacked) = good.push(&mut conn).await;
-    assert_eq!((ack.status, lacked), (CacheStatus::Ok, good.manifest.bytes()), "nothing of it was here");
+    assert_eq!(
+        (ack.status, lacked),
+        (CacheStatus::Ok, good.manifest.bytes()),
+        "nothing of it was here"
+    );
     scene.assert_visible(&good);
     // What is the same by its pieces is one file on the disk.
     let same = Data::new("same", &[("model.bin", good.files[0].1.clone())]);
@@ -66,7 +71,11 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     conn.say(question, &inspect("other")).await;
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
-    assert!(ack.message.contains("\"model.bin\" are right, and it does not hash"), "{}", ack.message);
+    assert!(
+        ack.message.contains("\"model.bin\" are right, and it does not hash"),
+        "{}",
+        ack.message
+    );
     said(&mut conn, "other", DatasetState::Gone).await;
     assert!(!scene.visible("other").exists());
     scene.kill().await;
@@ -75,9 +84,12 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     let mut held = Vec::new();
     let gone = loop {
         let found = have(&mut conn).await;
-        let of = |state| found.datasets.as_slice().iter().filter(move |dataset| dataset.state == state);
+        let of =
+            |state| found.datasets.as_slice().iter().filter(move |dataset| dataset.state == state);
         held.extend(of(DatasetState::Held).map(|dataset| dataset.cache_id.as_str().to_owned()));
-        if let Some(gone) = of(DatasetState::Gone).find(|dataset| dataset.cache_id.as_str() == "evil") {
+        if let Some(gone) =
+            of(DatasetState::Gone).find(|dataset| dataset.cache_id.as_str() == "evil")
+        {
             break gone.clone();
         }
     };
@@ -87,7 +99,11 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
 }
 
 fn release(cache: &str) -> Release {
-    Release { reason: Reason::NONE, text: "".into(), cache_id: cache.to_owned().try_into().unwrap() }
+    Release {
+        reason: Reason::NONE,
+        text: "".into(),
+        cache_id: cache.to_owned().try_into().unwrap(),
+    }
 }
 
 #[tokio::test]
@@ -135,7 +151,8 @@ async fn a_dataset_that_is_asked_for_again_says_again_what_it_lacks_unless_that_
 
 #[tokio::test]
 async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again() {
-    let mut scene = scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
+    let mut scene =
+        scene(|config| config.cache.as_mut().unwrap().budget = Some(10 * MIB as u64)).await;
     let mut conn = scene.accept().await;
     have(&mut conn).await;
     let datasets: Vec<Data> = (0..4).map(|n| of_4_mib(&format!("s{n}"), n + 1)).collect();
@@ -146,8 +163,12 @@ async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again(
     let gone = async |conn: &mut fake_leader::Conn| -> Vec<_> {
         let first = have(conn).await;
         assert_eq!(first.anew, 1);
-        let gone = first.datasets.as_slice().iter().filter(|dataset| dataset.state == DatasetState::Gone);
-        gone.map(|dataset| (dataset.cache_id.as_str().to_owned(), dataset.digest, dataset.text.to_string())).collect()
+        let gone =
+            first.datasets.as_slice().iter().filter(|dataset| dataset.state == DatasetState::Gone);
+        gone.map(|dataset| {
+            (dataset.cache_id.as_str().to_owned(), dataset.digest, dataset.text.to_string())
+        })
+        .collect()
     };
     let one = |n: usize, by: usize| {
         (format!("s{n}"), datasets[n].manifest.digest(), format!("evicted to make room for s{by}"))
@@ -173,7 +194,7 @@ async fn what_went_to_make_room_is_told_to_each_leader_until_it_is_wanted_again(
     let left = gone(&mut conn).await;
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0] == one(2, 0) || left[0] == one(3, 0), "{left:?}");
-    // What the leader took back is not kept in mind.
+    // What the leader took back is not remembered.
     conn.say(Uuid::nil(), &release("s0")).await;
     let released = said(&mut conn, "s0", DatasetState::Gone).await;
     assert_eq!(released.digest.bytes, [0; 32]);

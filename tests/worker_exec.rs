@@ -1,4 +1,5 @@
-//! The handler of executables, through the public interface, with real programs (SPEC 1L, C08, C19-C21).
+//! The handler of executables, through the public interface, with real programs (SPEC 1L, C08,
+//! C19-C21).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -15,8 +16,8 @@ use std::time::Duration;
 use chunking::message::Purpose;
 use heft::model::{InputFile, JobRequest, JobResult, JobStatus, JsonModel};
 use heft::worker::{
-    CancelToken, Content, Exec, ExecConfig, Job, JobContext, Outcome, StopReason, Worker, WorkerConfig,
-    Workplace, run_once,
+    CancelToken, Content, Exec, ExecConfig, Job, JobContext, Outcome, StopReason, Worker,
+    WorkerConfig, Workplace, run_once,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -36,7 +37,8 @@ impl Bench {
             fs::create_dir(&path).unwrap();
             path
         };
-        let config = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
+        let config =
+            ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
         let place = Workplace {
             worker: Uuid::from_u128(77),
             work_dir: dir("jobs"),
@@ -128,7 +130,10 @@ async fn a_program_runs_in_its_directory_with_its_arguments_and_inputs() {
     let outcome = bench.attempt(request, CancelToken::default()).await;
     let (result, directory) = (outcome.result, outcome.directory.unwrap());
     assert_eq!(result.status, JobStatus::Ok, "{}", result.stderr);
-    assert_eq!(result.stdout, format!("hello-b --mode=fast two words{}\n", directory.path().display()));
+    assert_eq!(
+        result.stdout,
+        format!("hello-b --mode=fast two words{}\n", directory.path().display())
+    );
     assert_eq!((result.stderr.as_str(), result.exit_code), ("err", Some(0)));
     assert_eq!((result.client_id.as_str(), result.exec_name.as_str()), ("c1", "calcA"));
     assert_eq!(result.output_archive, None, "the job made nothing");
@@ -145,7 +150,11 @@ async fn wx05_a_missing_program_and_one_that_is_none_fail_with_their_paths() {
     let result = bench.run(request("ghost")).await;
     assert_eq!(result.status, JobStatus::Failed);
     let path = bench.path("exe/ghost.exe");
-    assert!(result.stderr.starts_with(&format!("Executable not found: {path}")), "{}", result.stderr);
+    assert!(
+        result.stderr.starts_with(&format!("Executable not found: {path}")),
+        "{}",
+        result.stderr
+    );
 
     fs::write(bench.config.exe_dir.join("plain"), "text").unwrap();
     let result = bench.run(request("plain")).await;
@@ -182,9 +191,12 @@ async fn c08_inputs_never_leave_the_job_directory() {
     let bench = Bench::new();
     bench.program("x", "echo ran");
     let long = "n".repeat(300);
-    for name in ["../evil", "a/../../evil", "/etc/passwd", "a\0b", "a\\b", "C:evil", "nul.txt", ".", &long] {
+    for name in
+        ["../evil", "a/../../evil", "/etc/passwd", "a\0b", "a\\b", "C:evil", "nul.txt", ".", &long]
+    {
         let files = vec![InputFile::inline("ok", "1"), InputFile::inline(name, "evil")];
-        let outcome = bench.attempt(JobRequest { files, ..request("x") }, CancelToken::default()).await;
+        let outcome =
+            bench.attempt(JobRequest { files, ..request("x") }, CancelToken::default()).await;
         let result = outcome.result;
         assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Failed, ""), "{name:?}");
         assert!(result.stderr.starts_with("invalid file name: \""), "{name:?}: {}", result.stderr);
@@ -225,15 +237,17 @@ async fn wx11_a_cache_id_cannot_name_a_file_outside_of_the_cache() {
 #[tokio::test]
 async fn wx04_the_archive_holds_what_the_job_made_and_nothing_else() {
     let mut bench = Bench::new();
-    let script =
-        "mkdir -p out/deep; echo made > out/deep/a.txt; echo changed > in2; ln -s /etc/passwd link; exit 3";
+    let script = "mkdir -p out/deep; echo made > out/deep/a.txt; echo changed > in2; ln -s /etc/passwd link; exit 3";
     bench.program("x", script);
     let files = vec![InputFile::inline("in1", "1"), InputFile::inline("in2", "2")];
     let request = JobRequest { files, ..request("x") };
     let result = bench.run(request.clone()).await;
     assert_eq!((result.status.clone(), result.exit_code), (JobStatus::Failed, Some(3)));
     assert!(result.stderr.contains("exit code 3"), "{}", result.stderr);
-    let made = [("in2".to_owned(), b"changed\n".to_vec()), ("out/deep/a.txt".to_owned(), b"made\n".to_vec())];
+    let made = [
+        ("in2".to_owned(), b"changed\n".to_vec()),
+        ("out/deep/a.txt".to_owned(), b"made\n".to_vec()),
+    ];
     assert_eq!(unpack(&result), made);
 
     bench.config.zip_all = true;
@@ -247,7 +261,10 @@ async fn an_archive_too_large_for_a_result_is_a_file_beside_the_directory_and_bo
     let mut bench = Bench::new();
     bench.program("x", "head -c 5000000 /dev/urandom > big; echo fine");
     let outcome = bench.attempt(request("x"), CancelToken::default()).await;
-    assert_eq!((&outcome.result.status, outcome.result.stdout.as_str()), (&JobStatus::Ok, "fine\n"));
+    assert_eq!(
+        (&outcome.result.status, outcome.result.stdout.as_str()),
+        (&JobStatus::Ok, "fine\n")
+    );
     assert_eq!((&outcome.result.output_archive, outcome.result.archive_lost), (&None, None));
     let Some(Content::File(path)) = outcome.attached(Purpose::Archive).cloned() else {
         panic!("{outcome:?}")
@@ -275,18 +292,24 @@ async fn an_archive_too_large_for_a_result_is_a_file_beside_the_directory_and_bo
 #[tokio::test]
 async fn wx11_a_flood_on_stderr_blocks_nothing_and_is_bounded() {
     let mut bench = Bench::new();
-    bench.program("x", "head -c 10485760 /dev/zero | tr '\\0' e >&2; echo out; head -c 99 /dev/zero >&2");
+    bench.program(
+        "x",
+        "head -c 10485760 /dev/zero | tr '\\0' e >&2; echo out; head -c 99 /dev/zero >&2",
+    );
     let kept = bench.config.stderr_bytes_max;
-    for (file_max, note) in
-        [(10_485_859, ""), (2_000_000, "\nheft: stderr had 10485859 bytes; the first 2000000 are kept\n")]
-    {
+    for (file_max, note) in [
+        (10_485_859, ""),
+        (2_000_000, "\nheft: stderr had 10485859 bytes; the first 2000000 are kept\n"),
+    ] {
         bench.config.output_bytes_max = file_max;
         let outcome = bench.attempt(request("x"), CancelToken::default()).await;
         let result = &outcome.result;
         assert_eq!((&result.status, result.stdout.as_str()), (&JobStatus::Ok, "out\n"));
         assert!(result.stderr.bytes().take(kept).all(|byte| byte == b'e'));
         assert_eq!(result.stderr.get(kept..), Some(note));
-        let Some(Content::File(path)) = outcome.attached(Purpose::Stderr) else { panic!("{outcome:?}") };
+        let Some(Content::File(path)) = outcome.attached(Purpose::Stderr) else {
+            panic!("{outcome:?}")
+        };
         let whole = fs::read(path).unwrap();
         assert_eq!(whole.len() as u64, file_max, "all of it, from its beginning");
         assert!(whole.iter().take(10_485_760).all(|byte| *byte == b'e'));
@@ -368,8 +391,15 @@ async fn cancel_kills_the_whole_group_and_says_who_asked() {
     };
     let (outcome, pid) = tokio::join!(bench.attempt(request("x"), cancel.clone()), asked);
     gone(pid).await;
-    assert_eq!((outcome.result.status, outcome.result.stdout.as_str()), (JobStatus::Cancelled, "begun\n"));
-    assert!(outcome.result.stderr.starts_with("cancelled: by clientA\n"), "{}", outcome.result.stderr);
+    assert_eq!(
+        (outcome.result.status, outcome.result.stdout.as_str()),
+        (JobStatus::Cancelled, "begun\n")
+    );
+    assert!(
+        outcome.result.stderr.starts_with("cancelled: by clientA\n"),
+        "{}",
+        outcome.result.stderr
+    );
 }
 
 #[tokio::test]
@@ -394,7 +424,8 @@ async fn a_launched_program_is_the_same_as_one_started_directly() {
     fs::write(bench.config.exe_dir.join("broken"), "#!/no/such/interpreter\n").unwrap();
     fs::write(bench.config.exe_dir.join("noise"), "\u{1}\u{2}").unwrap();
     for name in ["broken", "noise"] {
-        fs::set_permissions(bench.config.exe_dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(bench.config.exe_dir.join(name), fs::Permissions::from_mode(0o755))
+            .unwrap();
     }
     let args = ["--", "-h", "--help", "", "two words", "--", "ü"].map(String::from).to_vec();
     let mut seen = Vec::new();
@@ -442,7 +473,9 @@ async fn a_program_ends_with_a_worker_that_is_killed() {
     let mut submit = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
     let _submit = procs::Proc::start("heft submit", submit.args(args));
     let limit = Duration::from_secs(60);
-    let pid = tokio::time::timeout(limit, number_in(&worker.dir.join("exe/pid"))).await.expect("it starts");
+    let pid = tokio::time::timeout(limit, number_in(&worker.dir.join("exe/pid")))
+        .await
+        .expect("it starts");
     worker.proc.kill();
     tokio::time::timeout(limit, gone(pid)).await.expect("it is killed");
 }
@@ -465,19 +498,21 @@ async fn m19_a_raw_job_is_not_for_programs_and_one_that_panics_fails_alone() {
     let raw = || Job::new(Uuid::new_v4(), "job.assign.default", &b"\xff raw bytes"[..]);
     let exec = Arc::new(Exec::new(bench.config.clone()));
     let result = run_once(exec, raw(), &bench.place, CancelToken::default()).await.result;
-    assert!(result.stderr.contains("the job is no JobRequest"), "{}", result.stderr);
+    assert!(result.stderr.contains("the job is not a JobRequest"), "{}", result.stderr);
 
     let upper = |job: Job, _| async move {
         JobResult { stdout: format!("{} bytes", job.payload.len()), ..job.result(JobStatus::Ok) }
     };
-    let result = run_once(Arc::new(upper), raw(), &bench.place, CancelToken::default()).await.result;
+    let result =
+        run_once(Arc::new(upper), raw(), &bench.place, CancelToken::default()).await.result;
     assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Ok, "11 bytes"));
 
     let panics = |job: Job, _| async move {
         assert!(job.payload.is_empty(), "as the test wants");
         job.result(JobStatus::Ok)
     };
-    let result = run_once(Arc::new(panics), raw(), &bench.place, CancelToken::default()).await.result;
+    let result =
+        run_once(Arc::new(panics), raw(), &bench.place, CancelToken::default()).await.result;
     assert_eq!(result.status, JobStatus::Failed);
     assert!(result.stderr.contains("panicked"), "{}", result.stderr);
 }
@@ -485,12 +520,20 @@ async fn m19_a_raw_job_is_not_for_programs_and_one_that_panics_fails_alone() {
 #[test]
 fn a_worker_does_not_start_where_its_jobs_could_have_no_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let config = WorkerConfig { work_dir: dir.path().to_owned(), ..WorkerConfig::new("127.0.0.1:1") };
-    let open =
-        || Worker::new(config.clone(), |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) });
+    let config =
+        WorkerConfig { work_dir: dir.path().to_owned(), ..WorkerConfig::new("127.0.0.1:1") };
+    let open = || {
+        Worker::new(
+            config.clone(),
+            |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) },
+        )
+    };
     fs::write(dir.path().join("heft"), b"in the way").unwrap();
     let error = open().err().unwrap().to_string();
-    assert!(error.contains("/heft is no directory") && error.contains("another work directory"), "{error}");
+    assert!(
+        error.contains("/heft is not a directory") && error.contains("another work directory"),
+        "{error}"
+    );
     fs::remove_file(dir.path().join("heft")).unwrap();
     open().unwrap();
 }
@@ -504,7 +547,10 @@ fn two_workers_with_one_id_do_not_share_the_results_that_are_kept() {
         ..WorkerConfig::new("127.0.0.1:1")
     };
     let open = |config: &WorkerConfig| {
-        Worker::new(config.clone(), |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) })
+        Worker::new(
+            config.clone(),
+            |job: Job, _: JobContext| async move { job.result(JobStatus::Ok) },
+        )
     };
     let first = open(&config).unwrap();
     let error = open(&config).err().unwrap().to_string();

@@ -1,4 +1,5 @@
-//! Workers that lack something: room on their disk, files as large as a job's, the rights of root. With the built binary.
+//! Workers that lack something: room on their disk, files as large as a job's, the rights of root.
+//! With the built binary.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -30,13 +31,23 @@ const NOBODY: u32 = 65_534;
 const SH: (&str, &str) = ("sh", "eval \"$1\"");
 
 /// Starts a worker that may be of another user, or have limits, which a shell sets.
-fn worker_after(port: u16, before: &str, work_dir: &Path, program: &Path, user: Option<u32>) -> Proc {
+fn worker_after(
+    port: u16,
+    before: &str,
+    work_dir: &Path,
+    program: &Path,
+    user: Option<u32>,
+) -> Proc {
     let dir = work_dir.parent().unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]).arg(program);
     command.args(["worker", "127.0.0.1", &port.to_string(), "--max-par", "1"]);
     command.arg("--work-dir").arg(work_dir).arg("--exe-dir").arg(dir.join("exe"));
-    command.arg("--cache-dir").arg(dir.join("cache")).env("HEFT_LOG", "warn").env("A_SECRET", "hush");
+    command
+        .arg("--cache-dir")
+        .arg(dir.join("cache"))
+        .env("HEFT_LOG", "warn")
+        .env("A_SECRET", "hush");
     if let Some(user) = user {
         command.uid(user).gid(user);
     }
@@ -57,7 +68,8 @@ fn as_nobody(dir: &TempDir) -> Option<PathBuf> {
     if !rustix::process::geteuid().is_root() {
         return Some(heft_binary());
     }
-    let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let open =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let program = dir.join("heft");
     fs::copy(heft_binary(), &program).unwrap();
     open(&program, 0o755);
@@ -82,7 +94,8 @@ fn a_workers_environment_is_closed_to_its_jobs() {
     with_programs(&dir.0);
     let Some(program) = as_nobody(&dir) else { return };
     let _worker = worker_after(leader.port, ":", &dir.join("jobs"), &program, user());
-    let script = "pwd; ls /proc/$PPID/cwd; tr '\\0' '\\n' < /proc/$PPID/environ | grep SECRET; echo over";
+    let script =
+        "pwd; ls /proc/$PPID/cwd; tr '\\0' '\\n' < /proc/$PPID/environ | grep SECRET; echo over";
     let (code, out, err) = heft(&["submit", &leader.addr(), "sh", "--", script]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("over") && !out.contains("SECRET"), "{out}");
@@ -120,7 +133,8 @@ fn a_limit_of_file_sizes_is_a_full_disk_and_no_end() {
     let mut job = submit(&leader, "sh", &["--file", large.to_str().unwrap(), "--", "echo over"]);
     job.wait_for("the reason", |line| line.contains("has no room on its disk").then_some(()));
     // Programs have the system's way again.
-    let (code, _, err) = heft(&["submit", &leader.addr(), "sh", "--", "exec head -c 6000000 /dev/zero > f"]);
+    let (code, _, err) =
+        heft(&["submit", &leader.addr(), "sh", "--", "exec head -c 6000000 /dev/zero > f"]);
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("signal 25"), "{err}");
     assert!(!worker.has_ended(), "the worker");
@@ -157,7 +171,9 @@ fn a_job_whose_inputs_find_no_room_waits_for_a_sound_worker_that_is_busy() {
     let first = submit(&leader, "sh", &["--", &busy]);
     until(&leader, "the sound worker is busy", |status| status["jobs"]["running"] == 1);
     let _full = worker_after(leader.port, ":", &disk.path.join("jobs"), &heft_binary(), None);
-    until(&leader, "two workers", |status| status["workers"].as_array().is_some_and(|all| all.len() == 2));
+    until(&leader, "two workers", |status| {
+        status["workers"].as_array().is_some_and(|all| all.len() == 2)
+    });
     disk.fill();
     let files = TempDir::new();
     let (small, large) = (files.join("small"), files.join("large"));
@@ -196,20 +212,28 @@ fn a_worker_whose_work_directory_is_gone_hands_its_jobs_to_another_and_says_so_o
     let dir = TempDir::new();
     let jobs = dir.join("jobs");
     let mut broken = worker_with_log(leader.port, &jobs);
-    until(&leader, "a worker", |status| status["workers"].as_array().is_some_and(|all| all.len() == 1));
+    until(&leader, "a worker", |status| {
+        status["workers"].as_array().is_some_and(|all| all.len() == 1)
+    });
     let large = dir.join("large");
     fs::write(&large, vec![1; 6 << 20]).unwrap();
     fs::remove_dir_all(&jobs).unwrap();
-    let runs = [vec!["--", "echo over"], vec!["--file", large.to_str().unwrap(), "--", "echo over"]];
+    let runs =
+        [vec!["--", "echo over"], vec!["--file", large.to_str().unwrap(), "--", "echo over"]];
     let mut waiting: Vec<Proc> = runs.iter().map(|args| submit(&leader, "sh", args)).collect();
     for job in &mut waiting {
-        job.wait_for("the reason", |line| line.contains("cannot use its work directory").then_some(()));
+        job.wait_for("the reason", |line| {
+            line.contains("cannot use its work directory").then_some(())
+        });
     }
     broken.wait_for("the error", |line| {
         (line.contains("ERROR") && line.contains("work directory")).then_some(())
     });
     let status = heft(&["status", &leader.addr(), "--output", "json"]).1;
-    assert!(serde_json::from_str::<serde_json::Value>(&status).unwrap()["jobs"]["dead"] == 0, "{status}");
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&status).unwrap()["jobs"]["dead"] == 0,
+        "{status}"
+    );
 
     let sound = Worker::start(leader.port, &[SH], &[]);
     for mut job in waiting {
@@ -232,12 +256,16 @@ fn a_job_says_that_it_waits_for_a_worker_that_can_use_its_work_directory() {
     let dir = TempDir::new();
     let jobs = dir.join("jobs");
     let _broken = worker_with_log(leader.port, &jobs);
-    until(&leader, "a worker", |status| status["workers"].as_array().is_some_and(|all| all.len() == 1));
+    until(&leader, "a worker", |status| {
+        status["workers"].as_array().is_some_and(|all| all.len() == 1)
+    });
     fs::remove_dir_all(&jobs).unwrap();
     let mut job = submit(&leader, "sh", &["--", "echo over"]);
     let id = taken(&mut job);
     job.wait_for("the reason", |line| line.contains("cannot use its work directory").then_some(()));
     eventually("it is explained", || {
-        heft(&["explain", &leader.addr(), &id]).1.contains("cannot use its work directory: it is tried again")
+        heft(&["explain", &leader.addr(), &id])
+            .1
+            .contains("cannot use its work directory: it is tried again")
     });
 }

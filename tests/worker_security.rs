@@ -1,6 +1,6 @@
-//! A worker's promises against whom they are made: jobs that look around, other users of the machine, clients with hostile names.
-//! With the built binary and default flags where that can be. What needs another user is run as root, and skipped with a word where
-//! that is not to be had.
+//! A worker's promises against whom they are made: jobs that look around, other users of the
+//! machine, clients with hostile names. With the built binary and default flags where that can be.
+//! What needs another user is run as root, and skipped with a word where that is not to be had.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -32,7 +32,10 @@ fn worker_with_secrets(port: u16, dir: &TempDir, program: (&str, &str), args: &[
     for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
         command.arg(flag).arg(dir.join(name));
     }
-    command.env("HEFT_LOG", "warn").env("DATABASE_PASSWORD", "hush").env("LICENSE_FILE", "/opt/licence");
+    command
+        .env("HEFT_LOG", "warn")
+        .env("DATABASE_PASSWORD", "hush")
+        .env("LICENSE_FILE", "/opt/licence");
     command.env("LANG", "C.UTF-8").env("HEFT_JOB_ID", "of another");
     Proc::start("heft worker", &mut command)
 }
@@ -88,12 +91,14 @@ fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later
     head -c 5 "$1""#;
     write_program(&dir.join("exe/wrong"), wrong);
     let _worker = worker_with_secrets(leader.port, &dir, ("reads", "cat a.bin"), &[]);
-    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
+    let (code, _, err) =
+        heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{err}");
     let submit = |exec: &str, args: &[&str]| {
         let addr = leader.addr();
         let line =
-            [&["submit", &addr, exec, "--cache", "set-1/a.bin", "--progress", "none", "--"], args].concat();
+            [&["submit", &addr, exec, "--cache", "set-1/a.bin", "--progress", "none", "--"], args]
+                .concat();
         let (code, out, err) = heft(&line);
         assert_eq!(code, Some(0), "{out} {err}");
         out
@@ -101,7 +106,11 @@ fn a_job_that_changes_a_dataset_and_sets_its_time_back_changes_nothing_for_later
     assert_eq!(submit("reads", &[]), "right".repeat(1000));
     let theirs = dir.join("cache/set-1/a.bin");
     for _ in 0..3 {
-        assert_eq!(submit("wrong", &[theirs.to_str().unwrap()]), "wrong", "a job can, as the worker's user");
+        assert_eq!(
+            submit("wrong", &[theirs.to_str().unwrap()]),
+            "wrong",
+            "a job can, as the worker's user"
+        );
         assert_eq!(submit("reads", &[]), "right".repeat(1000));
     }
 }
@@ -117,13 +126,15 @@ fn a_job_that_puts_something_in_the_place_of_a_dataset_changes_nothing_for_later
         std::fs::create_dir_all(dir.join(name).join("d")).unwrap();
         std::fs::write(dir.join(name).join("d/f.bin"), content.repeat(1000)).unwrap();
         let folder = dir.join(name);
-        let (code, _, err) = heft(&["dataset", &leader.addr(), "put", name, folder.to_str().unwrap()]);
+        let (code, _, err) =
+            heft(&["dataset", &leader.addr(), "put", name, folder.to_str().unwrap()]);
         assert_eq!(code, Some(0), "{err}");
     }
     let cache = dir.join("cache");
     let submit = |exec: &str, args: &[&str]| {
         let addr = leader.addr();
-        let (code, out, err) = heft(&[&["submit", &addr, exec, "--progress", "none"], args].concat());
+        let (code, out, err) =
+            heft(&[&["submit", &addr, exec, "--progress", "none"], args].concat());
         assert_eq!(code, Some(0), "{args:?}: {out} {err}");
         out
     };
@@ -174,7 +185,8 @@ fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
         command.arg(flag).arg(dir.join(name));
     }
     let mut worker = Proc::start("heft worker", command.env("HEFT_LOG", "warn"));
-    let (code, _, err) = heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
+    let (code, _, err) =
+        heft(&["dataset", &leader.addr(), "put", "set-1", dataset.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{err}");
     let own = dir.join("jobs/heft");
     let mut hits = 0;
@@ -207,7 +219,6 @@ fn a_job_whose_dataset_is_changed_while_it_is_given_it_gets_it_again() {
     assert!(hits > 0, "no job was given a file that changed");
 }
 
-/// Nobody.
 const STRANGER: u32 = 54_321;
 
 /// Whether this is root, who alone can be several users.
@@ -227,10 +238,15 @@ fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a worker or leader until it says that it starts, or ends. Gives its exit code, none if it had to be ended, and what it said.
+/// Runs a worker or leader until it says that it starts, or ends. Gives its exit code, none if it
+/// had to be ended, and what it said.
 fn started(command: &mut Command) -> (Option<i32>, String) {
-    let mut child =
-        command.env("HEFT_LOG", "info").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .env("HEFT_LOG", "info")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = String::new();
     for line in BufReader::new(child.stderr.take().unwrap()).lines() {
         let line = line.unwrap();
@@ -424,7 +440,10 @@ fn what_others_prepared_in_a_sticky_directory_is_refused_by_its_name() {
             let mut command = if root == &cache { worker_in(&dir, &[]) } else { leader_in(root) };
             let (code, said) = started(&mut command);
             assert_eq!(code, Some(2), "{part} {why}: {said}");
-            assert!(said.contains(why) && said.contains(root.join(part).to_str().unwrap()), "{said}");
+            assert!(
+                said.contains(why) && said.contains(root.join(part).to_str().unwrap()),
+                "{said}"
+            );
         };
         refused("is a link", &|path| std::os::unix::fs::symlink(&victim, path).unwrap());
         refused("others may write to", &|path| {

@@ -1,5 +1,5 @@
-//! A worker against a leader made of a socket and the wire format: how jobs come, run and are answered, and what a lost
-//! connection costs (SPEC 1F, 1I, C05-C07, C17, RD02).
+//! A worker against a leader made of a socket and the wire format: how jobs come, run and are
+//! answered, and what a lost connection costs (SPEC 1F, 1I, C05-C07, C17, RD02).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -85,7 +85,8 @@ async fn scene(change: impl FnOnce(&mut WorkerConfig)) -> Scene {
 impl Scene {
     /// The worker's next connection, up to its Hello.
     async fn accept(&self) -> (Conn, Got) {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         let hello = conn.expect(Kind::HelloWorker).await;
         assert_eq!(hello.msg_id, self.id, "the same id on each connection");
@@ -158,7 +159,10 @@ async fn a_hello_announces_and_credit_follows_the_answer() {
     let (mut conn, hello) = scene.accept().await;
     assert_eq!(hello.subject, "job.assign.A.*");
     let said = WorkerHello::parse(&hello.payload).unwrap();
-    assert_eq!((said.patterns, said.max_parallel), (vec!["job.assign.common.>".to_owned()], Some(7)));
+    assert_eq!(
+        (said.patterns, said.max_parallel),
+        (vec!["job.assign.common.>".to_owned()], Some(7))
+    );
     assert_eq!(said.heft.name.as_deref(), Some("w1"));
     for feature in ["leases", "progress", "cancel", "redirects"] {
         assert!(said.heft.features.iter().any(|name| name == feature), "{feature}");
@@ -369,9 +373,10 @@ async fn c21_a_job_directory_is_removed_when_the_result_is_settled() {
 
 #[tokio::test]
 async fn rd02_a_redirect_is_followed_at_once() {
-    let scene =
-        scene(|config| config.reconnect = Backoff { first: PATIENCE, max: PATIENCE, jitter_percent: 0 })
-            .await;
+    let scene = scene(|config| {
+        config.reconnect = Backoff { first: PATIENCE, max: PATIENCE, jitter_percent: 0 }
+    })
+    .await;
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut conn, _) = scene.accept().await;
     let to = format!("{{\"leader\":\"{}\"}}", other.local_addr().unwrap());
@@ -405,7 +410,10 @@ async fn a_stopping_worker_finishes_its_jobs_takes_no_more_and_leaves() {
         }
     }
     drop(conn);
-    assert_eq!(timeout(PATIENCE, scene.worker).await.unwrap().unwrap(), Summary { ended: 1, killed: 0 });
+    assert_eq!(
+        timeout(PATIENCE, scene.worker).await.unwrap().unwrap(),
+        Summary { ended: 1, killed: 0 }
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! A worker of a heft leader that takes its time to answer the hello, from a tenth of a second to a minute: what it runs and
-//! what it holds is never answered as to a classic leader. Times are a hundredth of the real ones.
+//! A worker of a heft leader that takes its time to answer the hello, from a tenth of a second to a
+//! minute: what it runs and what it holds is never answered as to a classic leader. Times are a
+//! hundredth of the real ones.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -41,7 +42,9 @@ impl Handler for Large {
     async fn run(&self, job: Job, context: JobContext) -> JobResult {
         self.0.acquire().await.unwrap().forget();
         if job.payload.as_ref() == b"large" {
-            context.attach(Purpose::Archive, Content::Memory(noise::noise(ARCHIVE_BYTES, 1).into())).unwrap();
+            context
+                .attach(Purpose::Archive, Content::Memory(noise::noise(ARCHIVE_BYTES, 1).into()))
+                .unwrap();
         }
         JobResult { stdout: "done".into(), ..job.result(JobStatus::Ok) }
     }
@@ -60,8 +63,11 @@ impl Scene {
     async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let work_dir = tempfile::tempdir().unwrap();
-        let reconnect =
-            Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5), jitter_percent: 20 };
+        let reconnect = Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(5),
+            jitter_percent: 20,
+        };
         let mut config = WorkerConfig {
             work_dir: work_dir.path().to_owned(),
             welcome_wait: WELCOME_WAIT,
@@ -77,7 +83,8 @@ impl Scene {
 
     /// The next connection, up to the worker's hello.
     async fn accept(&self) -> Conn {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
         conn
@@ -85,7 +92,8 @@ impl Scene {
 
     /// The next connection, which has to be a probe.
     async fn probe(&self) -> Conn {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it probes").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("it probes").unwrap();
         let mut conn = Conn::new(stream);
         assert_eq!(conn.expect(Kind::HelloClient).await.subject, PROBE_CLIENT_ID);
         conn
@@ -98,8 +106,8 @@ impl Scene {
         conn
     }
 
-    /// The next connection, welcomed late. The worker says nothing before, but for its credit if it has taken the leader for a
-    /// classic one.
+    /// The next connection, welcomed late. The worker says nothing before, but for its credit if it
+    /// has taken the leader for a classic one.
     async fn welcome_late(&self, delay: Duration) -> Conn {
         let mut conn = self.accept().await;
         late_welcome(&mut conn, delay).await;
@@ -273,8 +281,11 @@ async fn a_heft_leader_that_never_answers_is_tried_on_another_connection() {
 }
 
 /// Two seconds and more, shortened.
-const PROBES: Backoff =
-    Backoff { first: Duration::from_millis(50), max: Duration::from_millis(100), jitter_percent: 20 };
+const PROBES: Backoff = Backoff {
+    first: Duration::from_millis(50),
+    max: Duration::from_millis(100),
+    jitter_percent: 20,
+};
 
 async fn closed(conn: &mut Conn) {
     while let Some(got) = conn.read().await {
@@ -324,7 +335,10 @@ async fn a_classic_leader_is_probed_until_it_gives_out_a_job_and_keeps_its_worke
     let mut unanswered = scene.probe().await;
     let job = Uuid::new_v4();
     conn.assign(job, "small").await;
-    assert!(unanswered.read().await.is_none(), "it has spoken: there is nothing to find out any more");
+    assert!(
+        unanswered.read().await.is_none(),
+        "it has spoken: there is nothing to find out any more"
+    );
     assert!(timeout(Duration::from_millis(500), scene.probe()).await.is_err());
     scene.gate.add_permits(1);
     assert_eq!(result(&mut conn, job).await.status, JobStatus::Ok);

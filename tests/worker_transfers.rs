@@ -1,5 +1,6 @@
-//! A worker that takes inputs and returns results by transfer, against a leader made of a socket and the wire format: what
-//! arrives, what a broken connection or a bad chunk costs, and that nothing is left behind (C01, C08, C31).
+//! A worker that takes inputs and returns results by transfer, against a leader made of a socket
+//! and the wire format: what arrives, what a broken connection or a bad chunk costs, and that
+//! nothing is left behind (C01, C08, C31).
 
 #![allow(
     clippy::unwrap_used,
@@ -25,8 +26,8 @@ use std::time::Duration;
 use chunking::digest::BlobHasher;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJob, LimitId, Open, OpenFlags, Progress,
-    Purpose, Reason, Stage, Verdict,
+    Abort, Body, Cancel, Done, Features, Grant, Heartbeat, HeldJob, LimitId, Open, OpenFlags,
+    Progress, Purpose, Reason, Stage, Verdict,
 };
 use chunking::{ChunkHead, Codec, DigestKind, Generation, Head, Kind, Ranges};
 use fake_leader::{Conn, PATIENCE, chunk_frame};
@@ -34,7 +35,9 @@ use heft::core::retry::Backoff;
 use heft::model::blob_id;
 use heft::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel};
 use heft::transfer::{ChunkSink, Download, MemorySink, Report};
-use heft::worker::{Content, Exec, ExecConfig, Handler, Job, JobContext, Summary, Worker, WorkerConfig};
+use heft::worker::{
+    Content, Exec, ExecConfig, Handler, Job, JobContext, Summary, Worker, WorkerConfig,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -116,8 +119,11 @@ struct Scene {
 async fn scene<H: Handler>(handler: H, change: impl FnOnce(&mut WorkerConfig)) -> Scene {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let work_dir = tempfile::tempdir().unwrap();
-    let reconnect =
-        Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20), jitter_percent: 20 };
+    let reconnect = Backoff {
+        first: Duration::from_millis(5),
+        max: Duration::from_millis(20),
+        jitter_percent: 20,
+    };
     let mut config = WorkerConfig {
         work_dir: work_dir.path().join("jobs"),
         welcome_wait: PATIENCE,
@@ -131,7 +137,10 @@ async fn scene<H: Handler>(handler: H, change: impl FnOnce(&mut WorkerConfig)) -
     Scene { listener, worker, stop: Some(stop), config, work_dir }
 }
 
-fn start<H: Handler>(config: &WorkerConfig, handler: H) -> (JoinHandle<Summary>, oneshot::Sender<()>) {
+fn start<H: Handler>(
+    config: &WorkerConfig,
+    handler: H,
+) -> (JoinHandle<Summary>, oneshot::Sender<()>) {
     let worker = Worker::new(config.clone(), handler).unwrap();
     let (stop, stopped) = oneshot::channel();
     (tokio::spawn(worker.run(async { drop(stopped.await) })), stop)
@@ -143,8 +152,14 @@ impl Scene {
         self.accept_with(credit, OURS, &[]).await
     }
 
-    async fn accept_with(&self, credit: i32, more: Features, limits: &[(LimitId, u64)]) -> (Conn, Heartbeat) {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
+    async fn accept_with(
+        &self,
+        credit: i32,
+        more: Features,
+        limits: &[(LimitId, u64)],
+    ) -> (Conn, Heartbeat) {
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
         conn.welcome_with(more, limits).await;
@@ -187,8 +202,9 @@ fn job_directories(work_dir: &Path) -> usize {
 
 /// Descriptors of this process beneath a directory, but for the one that holds the spool.
 fn open_beneath(root: &Path) -> usize {
-    let is_spool =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_str().unwrap().starts_with("results-"));
+    let is_spool = |path: &Path| {
+        path.file_name().is_some_and(|name| name.to_str().unwrap().starts_with("results-"))
+    };
     let handles = std::fs::read_dir("/proc/self/fd").unwrap();
     handles
         .filter(|handle| {
@@ -315,7 +331,11 @@ async fn inputs_of_any_size_arrive_whole_before_the_job_runs() {
     assert_eq!(sent.done(&mut conn, 0).await, Verdict::Ok);
     assert_eq!(sent.done(&mut conn, 1).await, Verdict::Ok);
     let beat = conn.heartbeat().await;
-    assert_eq!(beat.jobs.as_slice(), [HeldJob { job: sent.job, run: 1, attempt: 1 }], "held while it comes");
+    assert_eq!(
+        beat.jobs.as_slice(),
+        [HeldJob { job: sent.job, run: 1, attempt: 1 }],
+        "held while it comes"
+    );
     assert_eq!(sent.done(&mut conn, 2).await, Verdict::Ok);
     let ended = result(&mut conn, sent.job).await;
     assert_eq!((ended.status, ended.stdout), (JobStatus::Ok, sent.listed()));
@@ -360,12 +380,13 @@ async fn a_connection_cut_inside_a_chunk_costs_that_chunk_alone() {
 /// The bytes of all frames that bring what is not held yet, Done at the end.
 fn rest(sent: &Sent, held: &Ranges) -> Vec<u8> {
     let (id, _, bytes) = &sent.blobs[0];
-    let missing =
-        (0..bytes.len().div_ceil(MIB)).filter(|at| !held.indices().any(|index| index as usize == *at));
+    let missing = (0..bytes.len().div_ceil(MIB))
+        .filter(|at| !held.indices().any(|index| index as usize == *at));
     let mut stream: Vec<u8> = missing.flat_map(|index| chunk_frame(*id, bytes, index)).collect();
     let mut done = Vec::new();
     digest(bytes).encode(&mut done);
-    let head = Head { msg_id: *id, payload_len: done.len().try_into().unwrap(), ..Head::new(Kind::Done) };
+    let head =
+        Head { msg_id: *id, payload_len: done.len().try_into().unwrap(), ..Head::new(Kind::Done) };
     head.append(Generation::F2, &mut stream).unwrap();
     stream.extend(done);
     stream
@@ -383,7 +404,8 @@ async fn a_connection_cut_anywhere_loses_nothing_and_brings_no_wrong_byte() {
         let grant = sent.begin(&mut conn, 0, 1).await;
         let stream = rest(&sent, &grant.held);
         // Short ones often, so that many cuts fit into one blob.
-        let part = usize::try_from(heft::core::retry::mix(seed + cut) % (MIB as u64 + 5000)).unwrap();
+        let part =
+            usize::try_from(heft::core::retry::mix(seed + cut) % (MIB as u64 + 5000)).unwrap();
         conn.stream.write_all(&stream[..part.min(stream.len() - 1)]).await.unwrap();
         drop(conn);
         conn = scene.accept(3).await.0;
@@ -449,7 +471,10 @@ async fn a_full_disk_is_told_with_the_place_and_the_job_goes_elsewhere() {
     sent.chunks(&mut conn, 0, [0, 1]).await;
     let Verdict::Failed { reason, text } = conn.about(sent.blobs[0].0).await else { panic!() };
     assert_eq!(reason, Reason::DISK_FULL);
-    assert!(text.as_str().contains("\"full\" in /full") && text.as_str().contains("free space"), "{text}");
+    assert!(
+        text.as_str().contains("\"full\" in /full") && text.as_str().contains("free space"),
+        "{text}"
+    );
     give_up(&mut conn, sent.job).await;
     scene.nothing_is_left().await;
 }
@@ -570,13 +595,20 @@ impl Taker {
                 self.chunks += 1;
                 let (head, sent) = ChunkHead::decode(&got.payload).unwrap();
                 let bytes = bytes::Bytes::copy_from_slice(sent);
-                self.downloads.get_mut(&id).unwrap().0.on_chunk(head, head.crc_sent, bytes, &mut out);
+                self.downloads.get_mut(&id).unwrap().0.on_chunk(
+                    head,
+                    head.crc_sent,
+                    bytes,
+                    &mut out,
+                );
             }
             Kind::Done => {
                 let done = Done::decode(&got.payload).unwrap();
                 self.downloads.get_mut(&id).unwrap().0.on_done(&done, &mut out);
             }
-            other => assert!(matches!(other, Kind::Heartbeat | Kind::Progress | Kind::Credit), "{other}"),
+            other => {
+                assert!(matches!(other, Kind::Heartbeat | Kind::Progress | Kind::Credit), "{other}")
+            }
         }
         for frame in out {
             conn.send(frame.kind, frame.msg_id, &frame.payload).await;
@@ -591,7 +623,8 @@ impl Taker {
                 break result;
             }
         };
-        let named = [&result.archive, &result.stdout_blob, &result.stderr_blob].into_iter().flatten();
+        let named =
+            [&result.archive, &result.stdout_blob, &result.stderr_blob].into_iter().flatten();
         let mut came = HashMap::new();
         let mut chunks = 0;
         for blob in named {
@@ -643,14 +676,16 @@ fn exec(root: &Path, script: &str) -> Exec {
         std::fs::create_dir_all(root.join(name)).unwrap();
         root.join(name)
     };
-    let config = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
+    let config =
+        ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
     let path = config.exe_dir.join("x");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     Exec::new(config)
 }
 
-const LARGE: &str = "cat in.bin in.bin > made.bin; head -c 5242880 /dev/zero | tr '\\0' o; echo small >&2";
+const LARGE: &str =
+    "cat in.bin in.bin > made.bin; head -c 5242880 /dev/zero | tr '\\0' o; echo small >&2";
 
 async fn run_large(conn: &mut Conn, sent: &Sent) {
     conn.assign(sent.job, &sent.payload("x")).await;
@@ -665,7 +700,8 @@ fn check_large(result: &JobResult, came: &HashMap<Purpose, Vec<u8>>, sent: &Sent
     assert_eq!((&result.status, result.stderr.as_str()), (&JobStatus::Ok, "small\n"));
     assert_eq!((result.stdout.len(), &result.output_archive), (64 * 1024, &None));
     assert!(
-        came[&Purpose::Stdout].len() == 5 * MIB && came[&Purpose::Stdout].iter().all(|byte| *byte == b'o')
+        came[&Purpose::Stdout].len() == 5 * MIB
+            && came[&Purpose::Stdout].iter().all(|byte| *byte == b'o')
     );
     let mut archive = zip::ZipArchive::new(io::Cursor::new(&came[&Purpose::Archive])).unwrap();
     assert_eq!(archive.len(), 1, "the input is not packed");
@@ -732,13 +768,16 @@ async fn parts_that_the_leader_does_not_take_do_not_hold_up_the_job() {
     let open = conn.expect_open().await;
     conn.say(open, &Abort { reason: Reason::SPOOL_FULL, text: "no room".into() }).await;
     let ended = result(&mut conn, sent.job).await;
-    assert_eq!((ended.status, ended.archive, ended.archive_lost), (JobStatus::Failed, None, Some(8 << 20)));
+    assert_eq!(
+        (ended.status, ended.archive, ended.archive_lost),
+        (JobStatus::Failed, None, Some(8 << 20))
+    );
     assert!(ended.stderr.contains("8388608 bytes of the result are left out"), "{}", ended.stderr);
     assert!(ended.stderr.contains("no room"), "{}", ended.stderr);
     drop(conn);
 
-    // One that does not want the result at all hears that it is given up, and nothing is kept. What lies in memory holds
-    // its place until then.
+    // One that does not want the result at all hears that it is given up, and nothing is kept. What
+    // lies in memory holds its place until then.
     let (mut conn, _) = scene.accept(3).await;
     let other = Sent::new(&[]);
     conn.assign(other.job, &other.payload("attach")).await;

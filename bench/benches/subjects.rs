@@ -1,7 +1,10 @@
-//! What a lookup of a routing key costs, and that it does not grow with the number of subscriptions (S23).
+//! What a lookup of a routing key costs, and that it does not grow with the number of subscriptions
+//! (S23).
 
 use divan::{Bencher, black_box};
-use heft::core::subject::{SubjectTree, matches, overlaps, routing_key, subscriptions, worker_patterns};
+use heft::core::subject::{
+    SubjectTree, matches, overlaps, routing_key, subscriptions, worker_patterns,
+};
 use uuid::Uuid;
 
 fn main() {
@@ -13,12 +16,12 @@ const SUBSCRIPTIONS: [usize; 4] = [10, 1_000, 10_000, 100_000];
 /// Iterations for each reading of the clock, many enough that its own precision does not show.
 const SAMPLE_SIZE: u32 = 1_000;
 
-/// Workers that take any job, whatever the size of the installation: what a lookup finds stays the same, so
-/// that only the number of the others is measured.
+/// Workers that take any job, whatever the size of the installation: what a lookup finds stays the
+/// same, so that only the number of the others is measured.
 const TAKE_ALL: [&str; 4] = ["job.assign.>", "job.assign.*", "job.assign.>", ">"];
 
-/// The patterns of an installation: a few workers for everything, else one exec, one group, one exec with
-/// `*`, a part of a group, or any group's urgent jobs.
+/// The patterns of an installation: a few workers for everything, else one exec, one group, one
+/// exec with `*`, a part of a group, or any group's urgent jobs.
 fn patterns(count: usize) -> Vec<String> {
     let mixed = (0..).map(|n| match n % 8 {
         0..=2 => format!("job.assign.calc{n}"),
@@ -72,7 +75,8 @@ fn tree_lookup_mixed_case(bencher: Bencher, count: usize) {
 #[divan::bench(args = SUBSCRIPTIONS, sample_size = SAMPLE_SIZE)]
 fn tree_lookup_scattered(bencher: Bencher, count: usize) {
     // A step that shares no factor with the counts visits every number before it repeats.
-    let keys: Vec<String> = (0..count).map(|n| format!("job.assign.calc{}", n * 7_919 % count)).collect();
+    let keys: Vec<String> =
+        (0..count).map(|n| format!("job.assign.calc{}", n * 7_919 % count)).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     look_up(bencher, &patterns(count), &keys);
 }
@@ -105,7 +109,8 @@ fn tree_insert_and_remove(bencher: Bencher, count: usize) {
     });
 }
 
-const PATTERNS: [&str; 4] = ["job.assign.calcA", "job.assign.*", "job.assign.>", "job.assign.CALCB.*"];
+const PATTERNS: [&str; 4] =
+    ["job.assign.calcA", "job.assign.*", "job.assign.>", "job.assign.CALCB.*"];
 
 #[divan::bench(args = PATTERNS, sample_size = SAMPLE_SIZE)]
 fn plain_match(pattern: &str) -> bool {

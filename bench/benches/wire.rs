@@ -1,5 +1,5 @@
-//! What the wire format costs: decoding chunk frames where they lie, writing their heads, and, to compare with, what
-//! a copy and a checksum of the same bytes cost on this machine.
+//! What the wire format costs: decoding chunk frames where they lie, writing their heads, and, to
+//! compare with, what a copy and a checksum of the same bytes cost on this machine.
 //!
 //! `cargo bench -p heft-bench --bench wire`
 
@@ -69,7 +69,9 @@ fn decode_and_check_1mib_chunk_frames(bencher: Bencher<'_, '_>) {
 fn copy_of_the_same_bytes(bencher: Bencher<'_, '_>) {
     let bytes = chunk_frames();
     let mut copy = vec![0; bytes.len()];
-    bencher.counter(BytesCount::new(bytes.len())).bench_local(|| copy.copy_from_slice(black_box(&bytes)));
+    bencher
+        .counter(BytesCount::new(bytes.len()))
+        .bench_local(|| copy.copy_from_slice(black_box(&bytes)));
 }
 
 /// Small frames: a job's submission of 1 KiB, decoded whole.
@@ -77,7 +79,8 @@ fn copy_of_the_same_bytes(bencher: Bencher<'_, '_>) {
 fn decode_1kib_frames(bencher: Bencher<'_, '_>) {
     let mut bytes = Vec::new();
     for _ in 0..1000 {
-        let head = Head { subject: "job.submit.calcA", payload_len: 1024, ..Head::new(Kind::SubmitJob) };
+        let head =
+            Head { subject: "job.submit.calcA", payload_len: 1024, ..Head::new(Kind::SubmitJob) };
         if head.append(Generation::F2, &mut bytes).is_ok() {
             bytes.resize(bytes.len() + 1024, b'x');
         }

@@ -1,5 +1,5 @@
-//! The command line, and what it means: a [`Plan`] that has every default filled in and no contradiction left. The
-//! director reads nothing else.
+//! The command line, and what it means: a [`Plan`] that has every default filled in and no
+//! contradiction left. The director reads nothing else.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,7 +31,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 Build it with --release. docs/benchmarks.md has the method and how to read the figures.";
 
-/// Rounds unless told otherwise: the fewest whose median says something on a machine with other work.
+/// Rounds unless told otherwise: the fewest whose median says something on a machine with other
+/// work.
 const ROUNDS: u32 = 7;
 const ROUNDS_MAX: i64 = 1_000;
 
@@ -149,9 +150,9 @@ impl FromStr for Rate {
         let number = text.trim().trim_end_matches("/s").trim_end();
         match number.parse::<f64>() {
             Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(Rate(rate)),
-            Ok(_) | Err(_) => {
-                Err(format!("{text:?} is no rate: write jobs in a second, such as 500/s; at most 1000000/s"))
-            }
+            Ok(_) | Err(_) => Err(format!(
+                "{text:?} is not a rate: write jobs in a second, such as 500/s; at most 1000000/s"
+            )),
         }
     }
 }
@@ -167,16 +168,18 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "1KiB", value_name = "SIZE")]
     small_size: ByteSize,
 
-    /// Jobs under way at a time; 4, or 1 for roundtrip, or one for each submitter. For mixed: large ones; small ones go one
-    /// by one.
+    /// Jobs under way at a time; 4, or 1 for roundtrip, or one for each submitter. For mixed: large
+    /// ones; small ones go one by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     in_flight: Option<u32>,
 
-    /// Clients of heft that share the jobs in flight, each with a connection of its own; 1, or 64 for submit.
+    /// Clients of heft that share the jobs in flight, each with a connection of its own; 1, or 64
+    /// for submit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     submitters: Option<u32>,
 
-    /// Rounds of heft, or of each of its variants, and of the relay, in turns; who goes first changes.
+    /// Rounds of heft, or of each of its variants, and of the relay, in turns; who goes first
+    /// changes.
     #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
 
@@ -196,8 +199,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = Span(WARMUP), value_name = "TIME")]
     warmup: Span,
 
-    /// Start jobs at this rate whatever becomes of earlier ones, such as 500/s; times count from when a job was due. For
-    /// mixed: small ones. Without it a job is started when another has ended.
+    /// Start jobs at this rate whatever becomes of earlier ones, such as 500/s; times count from
+    /// when a job was due. For mixed: small ones. Without it a job is started when another has
+    /// ended.
     #[arg(long, value_name = "N/s")]
     rate: Option<Rate>,
 
@@ -217,13 +221,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t)]
     driver: Drivers,
 
-    /// Who checks chunks that the leader passes on at once. With both, each way has a leader, workers and clients of its
-    /// own, for each driver.
+    /// Who checks chunks that the leader passes on at once. With both, each way has a leader,
+    /// workers and clients of its own, for each driver.
     #[arg(long, value_enum, default_value_t)]
     verify: Verifies,
 
-    /// What outlives the leader. With both, each has a leader, workers and clients of its own, for each driver and check.
-    /// Where a leader has its disk, the disk alone is measured too. What is stored is always checked, whatever --verify says.
+    /// What outlives the leader. With both, each has a leader, workers and clients of its own, for
+    /// each driver and check. Where a leader has its disk, the disk alone is measured too. What is
+    /// stored is always checked, whatever --verify says.
     #[arg(long, value_enum, default_value_t)]
     durability: Durabilities,
 
@@ -231,8 +236,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = ByteSize(DISK_TURN_BYTES), value_name = "SIZE")]
     disk_bytes: ByteSize,
 
-    /// Where leaders have their data directories, in a directory that is removed at the end. Default: beside this program, which
-    /// is on a disk more often than the system's directory for such things.
+    /// Where leaders have their data directories, in a directory that is removed at the end.
+    /// Default: beside this program, which is on a disk more often than the system's directory for
+    /// such things.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -240,7 +246,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, value_name = "SIDE")]
     only: Option<Only>,
 
-    /// Connections of the relay that share the jobs in flight. One, pipelined, is the strongest at large jobs.
+    /// Connections of the relay that share the jobs in flight. One, pipelined, is the strongest at
+    /// large jobs.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     relay_lanes: u32,
 
@@ -261,8 +268,8 @@ pub(crate) struct BenchArgs {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) workload: Workload,
-    /// How heft's leader is run: in every way of these. The first is the one that a report is about where it has room
-    /// for one.
+    /// How heft's leader is run: in every way of these. The first is the one that a report is about
+    /// where it has room for one.
     pub(crate) variants: Vec<Variant>,
     /// What a round runs and measures.
     pub(crate) load: Load,
@@ -325,7 +332,8 @@ impl Plan {
             }
             Workload::Mixed => {
                 let in_flight_small = rate.map_or(1, |_| IN_FLIGHT_OPEN);
-                let small = Load { size: args.small_size.0, in_flight: in_flight_small, until, rate };
+                let small =
+                    Load { size: args.small_size.0, in_flight: in_flight_small, until, rate };
                 (small, Some(Load { size, in_flight, until: Until::Stop, rate: None }))
             }
         };
@@ -382,7 +390,8 @@ impl Plan {
         variant::turns(&sides, round)
     }
 
-    /// What a side is called in this run, also in names of files: a variant by what it is, if there are several.
+    /// What a side is called in this run, also in names of files: a variant by what it is, if there
+    /// are several.
     pub(crate) fn label(&self, side: Side) -> String {
         match side {
             Side::Heft(variant) if self.variants.len() > 1 => variant.label(),
@@ -421,7 +430,10 @@ mod tests {
     fn every_workload_has_defaults_that_fit_it() {
         let push = plan(Workload::Push, &[]).unwrap();
         let round = Until::Time(Duration::from_millis(1500));
-        assert_eq!(push.load, Load { size: 64 << 20, in_flight: 4, until: round.clone(), rate: None });
+        assert_eq!(
+            push.load,
+            Load { size: 64 << 20, in_flight: 4, until: round.clone(), rate: None }
+        );
         assert_eq!((push.rounds, push.background), (7, None));
         let roundtrip = plan(Workload::Roundtrip, &[]).unwrap();
         assert_eq!((roundtrip.load.size, roundtrip.load.in_flight), (1024, 1));
@@ -435,7 +447,8 @@ mod tests {
     fn a_total_is_divided_over_the_rounds() {
         let seven = plan(Workload::Push, &["--size", "64MiB", "--total", "20GiB"]).unwrap();
         assert_eq!(seven.load.until, Until::Count(46), "320 jobs in 7 rounds");
-        let one = plan(Workload::Push, &["--size", "20GiB", "--total", "20GiB", "--rounds", "1"]).unwrap();
+        let one = plan(Workload::Push, &["--size", "20GiB", "--total", "20GiB", "--rounds", "1"])
+            .unwrap();
         assert_eq!((one.load.until.clone(), one.load.size), (Until::Count(1), 20 << 30));
         assert_eq!(one.warm(&one.load).unwrap().size, 64 << 20);
         let small = plan(Workload::Push, &["--size", "1GiB", "--total", "1GiB"]).unwrap();
@@ -473,7 +486,8 @@ mod tests {
         assert_eq!(labels(&usual, 0), ["heft", "relay"]);
         let words = ["--driver", "both", "--verify", "both"];
         let all = plan(Workload::Push, &words).unwrap();
-        let names = ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
+        let names =
+            ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
         assert_eq!(labels(&all, 0), names);
         assert_eq!(labels(&all, 4)[0], "relay");
         let heft = plan(Workload::Push, &[&words[..], &["--only", "heft"]].concat()).unwrap();
@@ -489,7 +503,10 @@ mod tests {
         let kept = plan(Workload::Push, &["--durability", "both", "--verify", "hop"]).unwrap();
         let names = ["heft-portable-hop", "heft-portable-hop-disk", "relay", "disk"];
         assert_eq!(labels(&kept, 0), names);
-        assert_eq!(labels(&kept, 1), ["heft-portable-hop-disk", "heft-portable-hop", "disk", "relay"]);
+        assert_eq!(
+            labels(&kept, 1),
+            ["heft-portable-hop-disk", "heft-portable-hop", "disk", "relay"]
+        );
         let alone = plan(Workload::Push, &["--durability", "disk", "--only", "heft"]).unwrap();
         assert_eq!(labels(&alone, 0), ["heft", "disk"]);
         let without = ["--durability", "both", "--disk-bytes", "0"];

@@ -1,5 +1,6 @@
-//! What the director and the processes it started say to each other: lines of JSON, commands on an actor's standard input,
-//! answers on its standard output. An actor ends when its input does, so none outlives its director.
+//! What the director and the processes it started say to each other: lines of JSON, commands on an
+//! actor's standard input, answers on its standard output. An actor ends when its input does, so
+//! none outlives its director.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -77,7 +78,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(latencies: &Latencies, size: u64, elapsed: Duration) -> anyhow::Result<Tally> {
+    pub(crate) fn new(
+        latencies: &Latencies,
+        size: u64,
+        elapsed: Duration,
+    ) -> anyhow::Result<Tally> {
         let jobs = latencies.count();
         let latencies = latencies.to_word()?;
         Ok(Tally { jobs, bytes: jobs.saturating_mul(size), elapsed, latencies, taken: None })

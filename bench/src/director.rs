@@ -1,4 +1,5 @@
-//! Runs the bench: starts the processes of all sides, has them do their rounds in turns, and gathers what they found.
+//! Runs the bench: starts the processes of all sides, has them do their rounds in turns, and
+//! gathers what they found.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,7 +35,8 @@ const BACKGROUND_LEAD: Duration = Duration::from_millis(300);
 /// Lanes of the relay for what flows in the background, behind those that are measured.
 const BACKGROUND_LANE: u32 = 1_000;
 
-/// Jobs a worker may be given beyond those in flight, so that it is never the worker's credit that is measured.
+/// Jobs a worker may be given beyond those in flight, so that it is never the worker's credit that
+/// is measured.
 const CREDIT_SPARE: u32 = 4;
 
 /// How long a leader may take to say how much its log took.
@@ -44,14 +46,19 @@ const STATUS_MAX: Duration = Duration::from_secs(30);
 pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(workload, args)?;
     if cfg!(debug_assertions) {
-        eprintln!("heft-bench: this is a debug build, its figures mean nothing: use cargo run --release");
+        eprintln!(
+            "heft-bench: this is a debug build, its figures mean nothing: use cargo run --release"
+        );
     }
     if let Some(out) = &plan.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     }
     let scratch = scratch::make(plan.data.as_deref())?;
     if plan.disk_bytes.is_some() && scratch::is_in_memory(scratch.path()) {
-        eprintln!("heft-bench: {} is in memory, not on a disk: give --data", scratch.path().display());
+        eprintln!(
+            "heft-bench: {} is in memory, not on a disk: give --data",
+            scratch.path().display()
+        );
     }
     let mut disk = match plan.disk_bytes {
         Some(bytes) => Some(DiskAlone::new(&scratch.path().join("disk"), bytes)?),
@@ -73,7 +80,8 @@ pub(crate) fn run(workload: Workload, args: &BenchArgs) -> anyhow::Result<ExitCo
         let mut round = Round::default();
         for side in plan.sides(number) {
             if let (Side::Disk, Some(disk)) = (side, &mut disk) {
-                let turn = disk.measure().with_context(|| format!("round {} of the disk", number + 1))?;
+                let turn =
+                    disk.measure().with_context(|| format!("round {} of the disk", number + 1))?;
                 eprintln!(
                     "round {}/{}: {:width$} {}",
                     number + 1,
@@ -118,20 +126,22 @@ struct Cast {
     clients: Vec<Actor>,
     workers: Vec<Actor>,
     middle: Actor,
-    /// The middle's.
     port: u16,
 }
 
 impl Cast {
     /// Starts them, with a directory for their files that no other side has.
     fn start(side: Side, plan: &Plan, scratch: &Path) -> anyhow::Result<Cast> {
-        std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+        std::fs::create_dir_all(scratch)
+            .with_context(|| format!("cannot make {}", scratch.display()))?;
         let files = match plan.sink {
             Sink::Drop => None,
             Sink::File => Some(scratch.to_owned()),
         };
         let direction = match plan.workload {
-            Workload::Push | Workload::Roundtrip | Workload::Submit | Workload::Mixed => Direction::Inputs,
+            Workload::Push | Workload::Roundtrip | Workload::Submit | Workload::Mixed => {
+                Direction::Inputs
+            }
             Workload::Result => Direction::Results,
         };
         let (middle, port) = match side {
@@ -170,9 +180,10 @@ impl Cast {
                     };
                     (Role::HeftWorker(worker), Role::HeftClient(client))
                 }
-                Side::Relay | Side::Disk => {
-                    (Role::RelayWorker { port, lanes, files }, Role::RelayClient { port, lanes, direction })
-                }
+                Side::Relay | Side::Disk => (
+                    Role::RelayWorker { port, lanes, files },
+                    Role::RelayClient { port, lanes, direction },
+                ),
             };
             cast.workers.push(Actor::start("worker", &worker)?.0);
             cast.clients.push(Actor::start("client", &client)?.0);
@@ -192,7 +203,6 @@ impl Cast {
         Ok(())
     }
 
-    /// One round.
     fn measure(&mut self, load: &Load, background: Option<&Load>) -> anyhow::Result<Measured> {
         let log_before = self.log_cost()?;
         let before = self.cpu()?;
@@ -223,7 +233,9 @@ impl Cast {
                 let status = status::ask(self.port, STATUS_MAX)?;
                 Ok(Some(LogCost::of(&status.leader.log)))
             }
-            Side::Heft(Variant { durability: Durability::Memory, .. }) | Side::Relay | Side::Disk => Ok(None),
+            Side::Heft(Variant { durability: Durability::Memory, .. })
+            | Side::Relay
+            | Side::Disk => Ok(None),
         }
     }
 
@@ -231,7 +243,8 @@ impl Cast {
         self.clients.get_mut(client).context("there is no such client")?.tell(command)
     }
 
-    /// Waits for the end of a run. If another process of this side ends meanwhile, that is why the run never would.
+    /// Waits for the end of a run. If another process of this side ends meanwhile, that is why the
+    /// run never would.
     fn wait(&mut self, client: usize, limit: Duration) -> anyhow::Result<Tally> {
         let until = Instant::now() + limit;
         loop {
@@ -259,8 +272,13 @@ impl Cast {
     }
 
     fn cpu(&self) -> anyhow::Result<Roles<Duration>> {
-        let sum = |actors: &[Actor]| actors.iter().map(Actor::cpu).sum::<anyhow::Result<Duration>>();
-        Ok(Roles { middle: self.middle.cpu()?, worker: sum(&self.workers)?, client: sum(&self.clients)? })
+        let sum =
+            |actors: &[Actor]| actors.iter().map(Actor::cpu).sum::<anyhow::Result<Duration>>();
+        Ok(Roles {
+            middle: self.middle.cpu()?,
+            worker: sum(&self.workers)?,
+            client: sum(&self.clients)?,
+        })
     }
 
     /// The most that one process of each role has held.
@@ -304,6 +322,8 @@ mod tests {
         let load = |size, until, rate| Load { size, in_flight: 4, until, rate };
         assert!(limit(&load(20 << 30, Until::Count(1), None)) > Duration::from_secs(1000));
         assert!(limit(&load(1024, Until::Count(100), Some(1.0))) > Duration::from_secs(160));
-        assert!(limit(&load(1024, Until::Time(Duration::from_secs(1)), None)) < Duration::from_secs(70));
+        assert!(
+            limit(&load(1024, Until::Time(Duration::from_secs(1)), None)) < Duration::from_secs(70)
+        );
     }
 }

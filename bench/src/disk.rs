@@ -1,5 +1,6 @@
-//! The disk by itself: how fast this machine writes large files, and how long it takes to make a small one certain, with
-//! nothing of heft in between. What a leader with `--durability disk` reaches is held against it.
+//! The disk by itself: how fast this machine writes large files, and how long it takes to make a
+//! small one certain, with nothing of heft in between. What a leader with `--durability disk`
+//! reaches is held against it.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +26,6 @@ const BLOCK_BYTES: usize = 4096;
 /// Small syncs in a turn: their median is of hundreds after a few rounds.
 const SMALL_SYNCS: u32 = 64;
 
-/// One turn.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskTurn {
     /// Bytes that were written to recycled files, and as many to new ones.
@@ -49,20 +49,26 @@ pub(crate) struct DiskAlone {
 }
 
 impl DiskAlone {
-    /// Makes the files that are to be recycled, as large as a turn: room is found for them, and all of it is written once.
+    /// Makes the files that are to be recycled, as large as a turn: room is found for them, and all
+    /// of it is written once.
     pub(crate) fn new(dir: &Path, bytes: u64) -> anyhow::Result<DiskAlone> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let memory = Aligned::new();
-        let direct =
-            open(&dir.join("probe"), true).and_then(|file| memory.write(&file, 0, BLOCK_BYTES)).is_ok();
+        let direct = open(&dir.join("probe"), true)
+            .and_then(|file| memory.write(&file, 0, BLOCK_BYTES))
+            .is_ok();
         std::fs::remove_file(dir.join("probe")).ok();
-        let mut disk = DiskAlone { dir: dir.to_owned(), recycled: Vec::new(), memory, direct, turns: 0 };
+        let mut disk =
+            DiskAlone { dir: dir.to_owned(), recycled: Vec::new(), memory, direct, turns: 0 };
         for (number, len) in lens(bytes).enumerate() {
             let path = disk.dir.join(format!("recycled-{number}"));
-            let file = open(&path, direct).with_context(|| format!("cannot make {}", path.display()))?;
+            let file =
+                open(&path, direct).with_context(|| format!("cannot make {}", path.display()))?;
             // Where it cannot be had, what is written below finds the room.
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len).ok();
-            disk.memory.fill(&file, len).with_context(|| format!("cannot write {}", path.display()))?;
+            disk.memory
+                .fill(&file, len)
+                .with_context(|| format!("cannot write {}", path.display()))?;
             disk.recycled.push((file, len));
         }
         Ok(disk)
@@ -99,7 +105,8 @@ impl DiskAlone {
         }
         let took = start.elapsed();
         for path in paths {
-            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
         }
         Ok(took)
     }
@@ -197,7 +204,8 @@ mod tests {
             assert_eq!((turn.bytes, turn.syncs.count()), (2 << 20, u64::from(SMALL_SYNCS)));
             assert!(!turn.recycled.is_zero() && !turn.new.is_zero());
         }
-        let names: Vec<_> = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["recycled-0"]);
         let written = std::fs::read(dir.path().join("recycled-0")).unwrap();
         assert_eq!(written.len(), 2 << 20);

@@ -1,6 +1,6 @@
-//! A gate in front of a leader: a peer that dials it comes to the leader, what passes is counted, and no more comes back in a
-//! second than the gate lets through. It has threads of the director and no process of its own, so it is for counting
-//! and for slow peers, not for what is timed.
+//! A gate in front of a leader: a peer that dials it comes to the leader, what passes is counted,
+//! and no more comes back in a second than the gate lets through. It has threads of the director
+//! and no process of its own, so it is for counting and for slow peers, not for what is timed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -26,7 +26,10 @@ pub(crate) struct Passed {
 impl Passed {
     /// What went through between two readings.
     pub(crate) fn since(&self, before: &Passed) -> Passed {
-        Passed { up: self.up.saturating_sub(before.up), down: self.down.saturating_sub(before.down) }
+        Passed {
+            up: self.up.saturating_sub(before.up),
+            down: self.down.saturating_sub(before.down),
+        }
     }
 }
 
@@ -45,9 +48,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Opens one to a leader at this port, with a limit of bytes in a second that come from the leader, if any.
+    /// Opens one to a leader at this port, with a limit of bytes in a second that come from the
+    /// leader, if any.
     pub(crate) fn open(leader: u16, rate: Option<u64>) -> anyhow::Result<Gate> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a gate cannot listen")?;
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a gate cannot listen")?;
         let (port, shared) = (listener.local_addr()?.port(), Arc::new(Shared::default()));
         let gate = Gate { port, shared: shared.clone() };
         std::thread::spawn(move || {
@@ -69,7 +74,10 @@ impl Gate {
     }
 
     pub(crate) fn passed(&self) -> Passed {
-        Passed { up: self.shared.up.load(Ordering::Relaxed), down: self.shared.down.load(Ordering::Relaxed) }
+        Passed {
+            up: self.shared.up.load(Ordering::Relaxed),
+            down: self.shared.down.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -154,7 +162,8 @@ mod tests {
         drop(gate);
         let mut left = [0; 1];
         // Nobody listens any more, or what was still taken ends without a byte.
-        let ended = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).and_then(|mut late| late.read(&mut left));
+        let ended = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .and_then(|mut late| late.read(&mut left));
         assert!(!matches!(ended, Ok(1..)), "{ended:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! How long jobs took: HDR histograms in nanoseconds, which are merged over lanes, processes and rounds and never
-//! averaged.
+//! How long jobs took: HDR histograms in nanoseconds, which are merged over lanes, processes and
+//! rounds and never averaged.
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -21,7 +21,9 @@ pub(crate) struct Latencies(Histogram<u64>);
 impl Latencies {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let longest = u64::try_from(LONGEST.as_nanos())?;
-        Ok(Latencies(Histogram::new_with_bounds(1, longest, DIGITS).context("cannot make a histogram")?))
+        Ok(Latencies(
+            Histogram::new_with_bounds(1, longest, DIGITS).context("cannot make a histogram")?,
+        ))
     }
 
     pub(crate) fn record(&mut self, time: Duration) {
@@ -61,7 +63,7 @@ impl Latencies {
     }
 
     pub(crate) fn from_word(word: &str) -> anyhow::Result<Self> {
-        let bytes = STANDARD.decode(word).context("an actor's histogram is no base64")?;
+        let bytes = STANDARD.decode(word).context("an actor's histogram is not base64")?;
         let read = Deserializer::new().deserialize(&mut bytes.as_slice());
         Ok(Latencies(read.context("an actor's histogram cannot be read")?))
     }
@@ -114,7 +116,10 @@ mod tests {
     #[test]
     fn no_jobs_have_no_times_and_endless_ones_are_counted() {
         let mut latencies = Latencies::new().unwrap();
-        assert_eq!((latencies.quantile_us(0.5), latencies.max_us(), latencies.mean_us()), (None, None, None));
+        assert_eq!(
+            (latencies.quantile_us(0.5), latencies.max_us(), latencies.mean_us()),
+            (None, None, None)
+        );
         latencies.record(Duration::from_secs(7200));
         near(latencies.max_us(), 3600e6);
     }

@@ -1,5 +1,6 @@
-//! When jobs are started. Closed loop: one when another has ended. Open loop: at a rate, whatever becomes of earlier ones,
-//! and a job's time counts from when it was due, so that a stall shows in every job that it delayed.
+//! When jobs are started. Closed loop: one when another has ended. Open loop: at a rate, whatever
+//! becomes of earlier ones, and a job's time counts from when it was due, so that a stall shows in
+//! every job that it delayed.
 //!
 //! Both kinds of clients, heft's and the relay's, take their jobs from here.
 
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc};
 
-/// Jobs that are due and that no lane has taken yet. The pacer waits beyond it and nothing is lost: what is late counts
-/// from when it was due.
+/// Jobs that are due and that no lane has taken yet. The pacer waits beyond it and nothing is lost:
+/// what is late counts from when it was due.
 const DUE_MAX: usize = 1_024;
 
 /// When a run of jobs is over.
@@ -63,8 +64,8 @@ impl Tickets {
         Arc::new(tickets)
     }
 
-    /// When the next job is due for a lane that has been free since then, or none if there are no more. Waits until it
-    /// is due.
+    /// When the next job is due for a lane that has been free since then, or none if there are no
+    /// more. Waits until it is due.
     pub(crate) async fn next(&self, free_since: Instant) -> Option<Instant> {
         match self {
             Tickets::Closed { .. } => self.next_closed(free_since),
@@ -80,7 +81,8 @@ impl Tickets {
         }
     }
 
-    /// In a closed loop a job is due when the one before it has ended, even if its lane cannot send it at once.
+    /// In a closed loop a job is due when the one before it has ended, even if its lane cannot send
+    /// it at once.
     fn next_closed(&self, free_since: Instant) -> Option<Instant> {
         let Tickets::Closed { left, ends, stop } = self else { return None };
         if stop.load(Ordering::Relaxed) || ends.is_some_and(|ends| Instant::now() >= ends) {
@@ -94,7 +96,8 @@ impl Tickets {
     }
 }
 
-/// Says when jobs are due. A thread of its own, since the timers of async runtimes are a millisecond coarse.
+/// Says when jobs are due. A thread of its own, since the timers of async runtimes are a
+/// millisecond coarse.
 fn pace(
     start: Instant,
     rate: f64,

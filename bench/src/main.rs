@@ -1,7 +1,9 @@
-//! heft's load generator: it measures heft and, in the same run, the raw relay that heft is compared with.
+//! heft's load generator: it measures heft and, in the same run, the raw relay that heft is
+//! compared with.
 //!
-//! `docs/benchmarks.md` has the method. One process of this program is the director: it starts the others, which are the
-//! same program under the hidden commands `leader` and `actor`, tells them what to do round by round, and writes the report.
+//! `docs/benchmarks.md` has the method. One process of this program is the director: it starts the
+//! others, which are the same program under the hidden commands `leader` and `actor`, tells them
+//! what to do round by round, and writes the report.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +39,8 @@ use datasets::fanout::FanoutArgs;
 use datasets::locality::LocalityArgs;
 use recovery::RecoveryArgs;
 
-/// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in interleaved rounds
+/// Measures heft, or several variants of its leader, against a raw relay of the same bytes, in
+/// interleaved rounds
 #[derive(Parser)]
 #[command(name = "heft-bench", version, after_help = args::EXAMPLES)]
 struct Cli {
@@ -61,7 +64,8 @@ enum Command {
     Recovery(RecoveryArgs),
     /// One dataset of files to several workers, until it is known that all of them have it
     Fanout(FanoutArgs),
-    /// A dataset that is put, put again, and put when parts of it have changed: which share of it moves
+    /// A dataset that is put, put again, and put when parts of it have changed: which share of it
+    /// moves
     Delta(DeltaArgs),
     /// Jobs that share datasets, placed by what workers hold and without that: how many bytes move
     Locality(LocalityArgs),

@@ -1,5 +1,6 @@
-//! The processes that the director starts: this program again, one for each role. Every answer is waited for with a limit,
-//! and every process is ended, by closing its input and, if that does not help, by killing it.
+//! The processes that the director starts: this program again, one for each role. Every answer is
+//! waited for with a limit, and every process is ended, by closing its input and, if that does not
+//! help, by killing it.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
@@ -68,7 +69,8 @@ impl Actor {
         }
     }
 
-    /// Starts a leader, with this directory for its data, and waits until it listens; gives its port.
+    /// Starts a leader, with this directory for its data, and waits until it listens; gives its
+    /// port.
     pub(crate) fn start_leader(variant: Variant, data: &Path) -> anyhow::Result<(Actor, u16)> {
         Actor::start_leader_within(variant, data, START_MAX)
     }
@@ -105,8 +107,8 @@ impl Actor {
         Ok((leader, port))
     }
 
-    /// Starts a worker that is `heft worker` itself, with its directories beneath this one. Whether it has come to the leader, the leader
-    /// knows.
+    /// Starts a worker that is `heft worker` itself, with its directories beneath this one. Whether
+    /// it has come to the leader, the leader knows.
     pub(crate) fn start_worker(leader: u16, dir: &Path, more: &[String]) -> anyhow::Result<Actor> {
         let mut program = this_program()?;
         program.args(["worker", "127.0.0.1", &leader.to_string()]);
@@ -118,13 +120,14 @@ impl Actor {
         Ok(worker)
     }
 
-    /// Waits until a leader says where it listens. If it says that its driver is not the one it was to have, its figures
-    /// would be taken for those of another.
+    /// Waits until a leader says where it listens. If it says that its driver is not the one it was
+    /// to have, its figures would be taken for those of another.
     fn port(&mut self, driver: Driver, limit: Duration) -> anyhow::Result<u16> {
         let line = self.line_within(limit)?.with_context(|| self.not_ready(limit))?;
         let address = line.strip_prefix(LISTENING).and_then(|rest| rest.split_whitespace().next());
-        let port =
-            address.and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
+        let port = address
+            .and_then(|address| address.rsplit_once(':'))
+            .and_then(|(_, port)| port.parse().ok());
         let port = port.with_context(|| format!("the leader does not say its port: {line:?}"))?;
         let said = line.split_once(DRIVER).and_then(|(_, rest)| rest.split([',', ')', ' ']).next());
         match said {
@@ -142,7 +145,8 @@ impl Actor {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the process {name}"))?;
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (input, output, errors) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (sender, lines) = sync_channel(LINES_MAX);
         let mut actor = Actor { name, child, input, lines, errors: Errors::of(errors) };
         let Some(output) = output else {
@@ -163,7 +167,9 @@ impl Actor {
         let name = self.name;
         let input = self.input.as_mut().with_context(|| format!("{name} was ended already"))?;
         let line = format!("{}\n", serde_json::to_string(command)?);
-        input.write_all(line.as_bytes()).with_context(|| format!("{name} takes no commands any more"))
+        input
+            .write_all(line.as_bytes())
+            .with_context(|| format!("{name} takes no commands any more"))
     }
 
     /// The next answer, if it comes in time; that the actor gives up is an error.
@@ -173,7 +179,7 @@ impl Actor {
         match serde_json::from_str(&line) {
             Ok(Answer::Failed { why }) => bail!("{name}: {why}"),
             Ok(answer) => Ok(Some(answer)),
-            Err(error) => bail!("{name} says {line:?}, which is no answer: {error}"),
+            Err(error) => bail!("{name} says {line:?}, which is not an answer: {error}"),
         }
     }
 
@@ -185,10 +191,12 @@ impl Actor {
         }
     }
 
-    /// How it ended, and why if it has said so. For one that has closed its output: if it lives nevertheless, it is killed.
+    /// How it ended, and why if it has said so. For one that has closed its output: if it lives
+    /// nevertheless, it is killed.
     fn ended(&mut self) -> String {
         self.end();
-        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status =
+            self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let (name, said) = (self.name, self.errors.last_words());
         match said.is_empty() {
             true => format!("{name} ended: {status}"),
@@ -201,7 +209,8 @@ impl Actor {
         format!("{name} (process {pid}) is not ready after {limit} s; it is killed")
     }
 
-    /// An error if the actor has ended or gives up. For those that are not expected to say anything.
+    /// An error if the actor has ended or gives up. For those that are not expected to say
+    /// anything.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         match self.lines.try_recv() {
             Ok(line) => match serde_json::from_str(&line) {
@@ -250,8 +259,8 @@ impl Drop for Actor {
     }
 }
 
-/// What a process says on its standard error. It is kept until the process can be used: if that ends before, it is the
-/// reason. All else is shown.
+/// What a process says on its standard error. It is kept until the process can be used: if that
+/// ends before, it is the reason. All else is shown.
 struct Errors {
     /// None when lines are shown as they come.
     kept: Arc<Mutex<Option<Vec<String>>>>,
@@ -313,13 +322,15 @@ mod tests {
 
     #[test]
     fn a_leader_says_its_port() {
-        let mut leader = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver portable, x)'; cat");
+        let mut leader =
+            shell("echo 'heft leader listening on 127.0.0.1:4711 (driver portable, x)'; cat");
         assert_eq!(leader.port(Driver::Portable, START_MAX).unwrap(), 4711);
         leader.check_alive().unwrap();
         let error = shell("echo 'heft leader listening on 127.0.0.1:4711 (driver uring, x)'; cat")
             .port(Driver::Portable, START_MAX);
         assert!(error.unwrap_err().to_string().contains("the driver portable"));
-        let error = shell("echo nothing; cat").port(Driver::Portable, START_MAX).unwrap_err().to_string();
+        let error =
+            shell("echo nothing; cat").port(Driver::Portable, START_MAX).unwrap_err().to_string();
         assert!(error.contains("nothing"), "{error}");
     }
 
@@ -337,7 +348,8 @@ mod tests {
 
     #[test]
     fn what_ends_later_is_noticed() {
-        let mut leader = shell("echo 'heft leader listening on 127.0.0.1:1 (x)'; read line; exit 5");
+        let mut leader =
+            shell("echo 'heft leader listening on 127.0.0.1:1 (x)'; read line; exit 5");
         leader.port(Driver::Portable, START_MAX).unwrap();
         leader.errors.show();
         leader.tell(&Command::Stop).unwrap();

@@ -1,4 +1,5 @@
-//! Where the files of a run lie: in a directory that is removed when it ends, however it does, short of being killed.
+//! Where the files of a run lie: in a directory that is removed when it ends, however it does,
+//! short of being killed.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,9 @@ const INTERRUPTED: i32 = 130;
 #[cfg(target_os = "linux")]
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// Makes it: in this directory, or beside this program, or else where it was started. The system's directory for temporary
-/// files would be in memory on many machines, and a disk leader there would be measured without a disk.
+/// Makes it: in this directory, or beside this program, or else where it was started. The system's
+/// directory for temporary files would be in memory on many machines, and a disk leader there would
+/// be measured without a disk.
 pub(crate) fn make(data: Option<&Path>) -> anyhow::Result<TempDir> {
     let in_dir = |dir: &Path| {
         let made = Builder::new().prefix("heft-bench-").tempdir_in(dir);
@@ -23,7 +25,8 @@ pub(crate) fn make(data: Option<&Path>) -> anyhow::Result<TempDir> {
     };
     let scratch = match (data, beside_this_program()) {
         (Some(data), _) => {
-            std::fs::create_dir_all(data).with_context(|| format!("cannot make {}", data.display()))?;
+            std::fs::create_dir_all(data)
+                .with_context(|| format!("cannot make {}", data.display()))?;
             in_dir(data)?
         }
         (None, Some(beside)) => in_dir(&beside).or_else(|_| in_dir(Path::new(".")))?,
@@ -37,10 +40,13 @@ fn beside_this_program() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
 
-/// Removes files before an interrupt or SIGTERM ends the bench. Its processes end by themselves when it is gone.
+/// Removes files before an interrupt or SIGTERM ends the bench. Its processes end by themselves
+/// when it is gone.
 fn clean_up_when_interrupted(scratch: PathBuf) {
     std::thread::spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            return;
+        };
         runtime.block_on(heft::cli::stop_signal());
         std::fs::remove_dir_all(&scratch).ok();
         std::process::exit(INTERRUPTED);

@@ -48,17 +48,25 @@ impl LogCost {
     }
 }
 
-/// Asks the leader at this port for its status, and waits so long for the answer. Nothing of it goes into the leader's log.
+/// Asks the leader at this port for its status, and waits so long for the answer. Nothing of it
+/// goes into the leader's log.
 pub(crate) fn ask(port: u16, within: Duration) -> anyhow::Result<Status> {
     question(port, &ask::Status {}, within)
 }
 
 /// Asks it something else.
-pub(crate) fn question<Q: Ask>(port: u16, asked: &Q, within: Duration) -> anyhow::Result<Q::Answer> {
+pub(crate) fn question<Q: Ask>(
+    port: u16,
+    asked: &Q,
+    within: Duration,
+) -> anyhow::Result<Q::Answer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let options =
-            Options { connect_wait: Some(within), welcome_wait: within + within, ..Options::new("") };
+        let options = Options {
+            connect_wait: Some(within),
+            welcome_wait: within + within,
+            ..Options::new("")
+        };
         let asked = async {
             let client = Client::connect(&format!("127.0.0.1:{port}"), &options).await?;
             let answer = client.ask(asked).await?.answer;

@@ -1,10 +1,12 @@
-//! What a process has used, from `/proc`: processor time, the most memory it ever held, and what it holds now.
+//! What a process has used, from `/proc`: processor time, the most memory it ever held, and what it
+//! holds now.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// The unit of the times in `/proc/PID/stat`: USER_HZ, which is 100 on every Linux whatever the kernel's own clock.
+/// The unit of the times in `/proc/PID/stat`: USER_HZ, which is 100 on every Linux whatever the
+/// kernel's own clock.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Processor time of a process so far, its own and the kernel's for it.
@@ -28,7 +30,8 @@ pub(crate) fn rss(pid: u32) -> anyhow::Result<u64> {
     bytes_in(&status, "VmRSS:").with_context(|| format!("{path} has no VmRSS"))
 }
 
-/// utime and stime stand in places 14 and 15; the name in place 2 may hold anything, so it is counted from its end.
+/// utime and stime stand in places 14 and 15; the name in place 2 may hold anything, so it is
+/// counted from its end.
 fn cpu_in(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -58,7 +61,10 @@ mod tests {
     #[test]
     fn memory_is_the_most_that_was_ever_held_or_what_is_held_now() {
         let status = "VmPeak:\t 99 kB\nVmHWM:\t   2048 kB\nVmRSS:\t 1 kB\n";
-        assert_eq!((bytes_in(status, "VmHWM:"), bytes_in(status, "VmRSS:")), (Some(2 << 20), Some(1024)));
+        assert_eq!(
+            (bytes_in(status, "VmHWM:"), bytes_in(status, "VmRSS:")),
+            (Some(2 << 20), Some(1024))
+        );
         assert_eq!(bytes_in("VmRSS:\t 1 kB\n", "VmHWM:"), None);
         let pid = std::process::id();
         assert!(rss_peak(pid).unwrap() > 100_000 && rss(pid).unwrap() > 100_000);

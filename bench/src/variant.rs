@@ -1,4 +1,5 @@
-//! What is measured in one run: variants of heft's leader, each with processes of its own, the relay, and the disk alone.
+//! What is measured in one run: variants of heft's leader, each with processes of its own, the
+//! relay, and the disk alone.
 
 use clap::ValueEnum;
 
@@ -131,7 +132,8 @@ impl Variant {
         ["--verify", verify, "--driver", driver, "--durability", self.durability.name()]
     }
 
-    /// What it is called among others. One that keeps nothing has the name that it had before there was anything else.
+    /// What it is called among others. One that keeps nothing has the name that it had before there
+    /// was anything else.
     pub(crate) fn label(self) -> String {
         let kept = match self.durability {
             Durability::Memory => "",
@@ -152,21 +154,30 @@ pub(crate) enum Side {
     Disk,
 }
 
-/// Every driver with every way of checking and every durability. Those that are compared with each other stand side by side, or
-/// near.
-pub(crate) fn variants(drivers: Drivers, verifies: Verifies, durabilities: Durabilities) -> Vec<Variant> {
+/// Every driver with every way of checking and every durability. Those that are compared with each
+/// other stand side by side, or near.
+pub(crate) fn variants(
+    drivers: Drivers,
+    verifies: Verifies,
+    durabilities: Durabilities,
+) -> Vec<Variant> {
     let mut variants = Vec::new();
     for verify in verifies.all().iter().copied() {
         for driver in drivers.all().iter().copied() {
             let kept = durabilities.all().iter();
-            variants.extend(kept.map(|durability| Variant { driver, verify, durability: *durability }));
+            variants.extend(kept.map(|durability| Variant {
+                driver,
+                verify,
+                durability: *durability,
+            }));
         }
     }
     variants
 }
 
-/// The order in which sides take their turns in a round. Each round begins with the next side, and every other goes
-/// through them backwards: nobody is always the first, nor always behind the same one.
+/// The order in which sides take their turns in a round. Each round begins with the next side, and
+/// every other goes through them backwards: nobody is always the first, nor always behind the same
+/// one.
 pub(crate) fn turns(sides: &[Side], round: u32) -> Vec<Side> {
     let count = sides.len();
     let start = usize::try_from(round).unwrap_or_default().checked_rem(count).unwrap_or_default();
@@ -200,7 +211,10 @@ mod tests {
         assert_eq!(in_memory(Drivers::default(), Verifies::default()), [of(Portable, End)]);
         assert_eq!(in_memory(Drivers::Uring, Verifies::Hop), [of(Uring, Hop)]);
         assert_eq!(in_memory(Drivers::Both, Verifies::End), [of(Portable, End), of(Uring, End)]);
-        assert_eq!(in_memory(Drivers::Portable, Verifies::Both), [of(Portable, End), of(Portable, Hop)]);
+        assert_eq!(
+            in_memory(Drivers::Portable, Verifies::Both),
+            [of(Portable, End), of(Portable, Hop)]
+        );
         let all = [of(Portable, End), of(Uring, End), of(Portable, Hop), of(Uring, Hop)];
         assert_eq!(in_memory(Drivers::Both, Verifies::Both), all);
     }
@@ -210,7 +224,10 @@ mod tests {
         let disk = variants(Drivers::Portable, Verifies::Hop, Durabilities::Disk);
         assert_eq!(disk, [on_disk(Portable, Hop)]);
         let both = variants(Drivers::Both, Verifies::Hop, Durabilities::Both);
-        assert_eq!(both, [of(Portable, Hop), on_disk(Portable, Hop), of(Uring, Hop), on_disk(Uring, Hop)]);
+        assert_eq!(
+            both,
+            [of(Portable, Hop), on_disk(Portable, Hop), of(Uring, Hop), on_disk(Uring, Hop)]
+        );
         assert_eq!(variants(Drivers::Both, Verifies::Both, Durabilities::Both).len(), 8);
     }
 
@@ -243,13 +260,15 @@ mod tests {
 
     #[test]
     fn every_side_has_every_place_equally_often() {
-        let all: Vec<Side> = in_memory(Drivers::Both, Verifies::Both).into_iter().map(Side::Heft).collect();
+        let all: Vec<Side> =
+            in_memory(Drivers::Both, Verifies::Both).into_iter().map(Side::Heft).collect();
         let with_relay = [&all[..], &[Side::Relay]].concat();
         let with_disk = [&with_relay[..], &[Side::Disk]].concat();
         for sides in [&all[..2], &all[..3], &all[..], &with_relay, &with_disk] {
             let count = sides.len();
             let cycle = if count.is_multiple_of(2) { count } else { 2 * count };
-            let rounds: Vec<Vec<Side>> = (0..).take(cycle).map(|round| turns(sides, round)).collect();
+            let rounds: Vec<Vec<Side>> =
+                (0..).take(cycle).map(|round| turns(sides, round)).collect();
             for side in sides {
                 for place in 0..count {
                     let times = rounds.iter().filter(|round| round[place] == *side).count();

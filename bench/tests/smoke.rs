@@ -1,5 +1,5 @@
-//! The bench itself, run with few and small jobs: it measures all sides, says what it found in one JSON object, and
-//! leaves no process behind. What the figures are is nobody's business here.
+//! The bench itself, run with few and small jobs: it measures all sides, says what it found in one
+//! JSON object, and leaves no process behind. What the figures are is nobody's business here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -25,7 +25,10 @@ fn report(words: &[&str]) -> Value {
 
 /// The fields that everybody who reads reports relies on.
 fn check(report: &Value, workload: &str) {
-    assert_eq!((report["workload"].as_str(), report["driver"].as_str()), (Some(workload), Some("portable")));
+    assert_eq!(
+        (report["workload"].as_str(), report["driver"].as_str()),
+        (Some(workload), Some("portable"))
+    );
     for path in [
         "/ratio/throughput",
         "/ratio/p50",
@@ -51,9 +54,13 @@ fn check(report: &Value, workload: &str) {
 fn roundtrip_measures_both_sides_and_writes_all_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("report");
-    let found = report(&["roundtrip", "--count", "20", "--out", out.to_str().expect("a plain path")]);
+    let found =
+        report(&["roundtrip", "--count", "20", "--out", out.to_str().expect("a plain path")]);
     check(&found, "roundtrip");
-    assert_eq!((found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()), (Some(40), Some(40)));
+    assert_eq!(
+        (found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()),
+        (Some(40), Some(40))
+    );
     let read = |name: &str| std::fs::read_to_string(Path::new(&out).join(name)).expect(name);
     let written: Value = serde_json::from_str(&read("report.json")).expect("JSON");
     assert_eq!(written, found, "the file and standard output are the same report");
@@ -72,7 +79,8 @@ fn push_carries_jobs_that_fit_no_frame() {
 #[test]
 fn the_relay_moves_bytes_as_it_is_told() {
     for by in ["copy", "splice"] {
-        let words = ["push", "--size", "6MiB", "--in-flight", "2", "--count", "3", "--relay-by", by];
+        let words =
+            ["push", "--size", "6MiB", "--in-flight", "2", "--count", "3", "--relay-by", by];
         let found = report(&[&words[..], &["--only", "relay"]].concat());
         assert_eq!(found["relay"]["bytes"].as_u64(), Some(2 * 3 * (6 << 20)));
         assert_eq!(found["load"]["relay_by"].as_str(), Some(by));
@@ -87,15 +95,22 @@ fn both_ways_of_checking_are_measured_in_one_run() {
     let found = report(&[&["push"], &words[..], &["--sink", "file", "--out", out]].concat());
     check(&found, "push");
     let variants = found["variants"].as_array().expect("a list");
-    let checks: Vec<&str> = variants.iter().filter_map(|variant| variant["verify"].as_str()).collect();
+    let checks: Vec<&str> =
+        variants.iter().filter_map(|variant| variant["verify"].as_str()).collect();
     assert_eq!(checks, ["end", "hop"]);
     for variant in variants {
         assert_eq!(
             (variant["heft"]["jobs"].as_u64(), variant["driver"].as_str()),
             (Some(6), Some("portable"))
         );
-        assert!(variant["ratio"]["throughput"].as_f64().is_some_and(|ratio| ratio > 0.0), "{variant}");
-        assert!(variant["leader"]["rss_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{variant}");
+        assert!(
+            variant["ratio"]["throughput"].as_f64().is_some_and(|ratio| ratio > 0.0),
+            "{variant}"
+        );
+        assert!(
+            variant["leader"]["rss_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0),
+            "{variant}"
+        );
         assert!(variant["to_portable"].is_null(), "{variant}");
     }
     assert_eq!(found["heft"], variants[0]["heft"]);
@@ -113,18 +128,27 @@ fn what_is_kept_is_measured_beside_what_is_not_and_beside_the_disk() {
     let data = tempfile::tempdir().expect("a directory");
     let words = ["push", "--size", "3MiB", "--in-flight", "2", "--count", "3", "--verify", "hop"];
     let disk = ["--durability", "both", "--disk-bytes", "1MiB", "--data"];
-    let found = report(&[&words[..], &disk, &[data.path().to_str().expect("a plain path")]].concat());
+    let found =
+        report(&[&words[..], &disk, &[data.path().to_str().expect("a plain path")]].concat());
     check(&found, "push");
     let variants = found["variants"].as_array().expect("a list");
-    let kept: Vec<&str> = variants.iter().filter_map(|variant| variant["durability"].as_str()).collect();
+    let kept: Vec<&str> =
+        variants.iter().filter_map(|variant| variant["durability"].as_str()).collect();
     assert_eq!(kept, ["memory", "disk"]);
     let (memory, disk) = (&variants[0], &variants[1]);
-    assert!(memory["to_memory"].is_null() && memory["log"].is_null() && memory["goal"].is_null(), "{memory}");
+    assert!(
+        memory["to_memory"].is_null() && memory["log"].is_null() && memory["goal"].is_null(),
+        "{memory}"
+    );
     assert_eq!(disk["heft"]["jobs"].as_u64(), Some(6));
     assert!(disk["goal"]["met"].is_boolean(), "{disk}");
-    for path in
-        ["/to_memory/throughput", "/to_memory/p50", "/log/syncs", "/log/records_per_sync", "/goal/reached"]
-    {
+    for path in [
+        "/to_memory/throughput",
+        "/to_memory/p50",
+        "/log/syncs",
+        "/log/records_per_sync",
+        "/goal/reached",
+    ] {
         let number = disk.pointer(path).and_then(Value::as_f64);
         assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {disk}");
     }
@@ -139,7 +163,17 @@ fn what_is_kept_is_measured_beside_what_is_not_and_beside_the_disk() {
 
 #[test]
 fn many_submit_at_a_time_and_it_is_told_when_the_leader_had_their_jobs() {
-    let words = ["submit", "--submitters", "4", "--count", "40", "--durability", "both", "--disk-bytes", "0"];
+    let words = [
+        "submit",
+        "--submitters",
+        "4",
+        "--count",
+        "40",
+        "--durability",
+        "both",
+        "--disk-bytes",
+        "0",
+    ];
     let found = report(&words);
     check(&found, "submit");
     assert_eq!(
@@ -159,16 +193,34 @@ fn many_submit_at_a_time_and_it_is_told_when_the_leader_had_their_jobs() {
 #[test]
 fn a_leader_begins_where_another_ended() {
     let data = tempfile::tempdir().expect("a directory");
-    let words =
-        ["recovery", "--count", "300", "--blob-bytes", "70MiB", "--run", "20", "--rounds", "1", "--json"];
-    let out = bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
+    let words = [
+        "recovery",
+        "--count",
+        "300",
+        "--blob-bytes",
+        "70MiB",
+        "--run",
+        "20",
+        "--rounds",
+        "1",
+        "--json",
+    ];
+    let out =
+        bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let found: Value =
+        serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
     let starts = found["starts"].as_array().expect("a list");
-    let jobs: Vec<(&str, f64)> =
-        starts.iter().filter_map(|start| Some((start["name"].as_str()?, start["jobs"].as_f64()?))).collect();
-    let expected =
-        [("nothing", 0.0), ("log", 300.0), ("snapshot and log", 300.0), ("the same and blobs", 302.0)];
+    let jobs: Vec<(&str, f64)> = starts
+        .iter()
+        .filter_map(|start| Some((start["name"].as_str()?, start["jobs"].as_f64()?)))
+        .collect();
+    let expected = [
+        ("nothing", 0.0),
+        ("log", 300.0),
+        ("snapshot and log", 300.0),
+        ("the same and blobs", 302.0),
+    ];
     assert_eq!(jobs, expected);
     for start in starts {
         assert!(start["answers_s"].as_f64() >= start["listens_s"].as_f64(), "{start}");
@@ -195,27 +247,36 @@ fn a_relay_gets_a_file_to_many_receivers_that_all_find_it_right() {
     let found = fanout(&words);
     assert_eq!(found["workload"].as_str(), Some("fanout"));
     let series = found["series"].as_array().expect("a list");
-    let workers: Vec<Option<u64>> = series.iter().map(|series| series["workers"].as_u64()).collect();
+    let workers: Vec<Option<u64>> =
+        series.iter().map(|series| series["workers"].as_u64()).collect();
     assert_eq!(workers, [Some(1), Some(3)]);
     for series in series {
         assert!(
             series["heft"].is_null() && series["ratio"].is_null() && series["wire"].is_null(),
             "{series}"
         );
-        for path in ["/relay/ms/median", "/relay/mib_s_per_worker", "/relay/middle_rss_peak_bytes"] {
+        for path in ["/relay/ms/median", "/relay/mib_s_per_worker", "/relay/middle_rss_peak_bytes"]
+        {
             let number = series.pointer(path).and_then(Value::as_f64);
             assert!(number.is_some_and(|number| number > 0.0), "{path} is {number:?} in {series}");
         }
     }
     assert_eq!(found["rounds"][1]["rounds"].as_array().map(Vec::len), Some(2));
-    assert_eq!(found["goals"].as_object().map(serde_json::Map::len), Some(0), "nothing of heft was measured");
+    assert_eq!(
+        found["goals"].as_object().map(serde_json::Map::len),
+        Some(0),
+        "nothing of heft was measured"
+    );
 }
 
 #[test]
 fn a_file_of_no_bytes_and_one_of_few_go_the_same_way() {
     for size in ["0", "1"] {
         let found = fanout(&["--only", "relay", "--size", size, "--workers", "2", "--rounds", "1"]);
-        assert!(found["series"][0]["relay"]["ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0), "{found}");
+        assert!(
+            found["series"][0]["relay"]["ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0),
+            "{found}"
+        );
     }
 }
 
@@ -230,7 +291,10 @@ fn a_put_gets_a_set_to_every_worker_beside_the_relay_and_beside_a_slow_one() {
     // Each byte goes once on each way, and little beside them.
     for path in ["/wire/from_client_share", "/wire/to_worker_share"] {
         let share = series.pointer(path).and_then(Value::as_f64);
-        assert!(share.is_some_and(|share| (1.0..1.05).contains(&share)), "{path} is {share:?} in {series}");
+        assert!(
+            share.is_some_and(|share| (1.0..1.05).contains(&share)),
+            "{path} is {share:?} in {series}"
+        );
     }
     assert!(found["throttled"]["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{found}");
     for goal in ["time", "leader_rss_bytes", "from_client", "beside_slow"] {
@@ -241,10 +305,13 @@ fn a_put_gets_a_set_to_every_worker_beside_the_relay_and_beside_a_slow_one() {
 #[test]
 fn a_set_that_changed_moves_what_changed() {
     let data = tempfile::tempdir().expect("a directory");
-    let words = ["delta", "--size", "24MiB", "--runs", "1", "--inserts", "1", "--workers", "2", "--json"];
-    let out = bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
+    let words =
+        ["delta", "--size", "24MiB", "--runs", "1", "--inserts", "1", "--workers", "2", "--json"];
+    let out =
+        bench(&[&words[..], &["--data", data.path().to_str().expect("a plain path")]].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let found: Value =
+        serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
     let share = |step: usize, way: &str| found["steps"][step][way].as_f64().expect("a share");
     for way in ["from_client_share", "to_worker_share"] {
         assert!((1.0..1.05).contains(&share(0, way)), "{way} of {found}");
@@ -256,17 +323,32 @@ fn a_set_that_changed_moves_what_changed() {
 #[test]
 fn jobs_that_share_sets_are_placed_by_policies() {
     let data = tempfile::tempdir().expect("a directory");
-    let words =
-        ["locality", "--jobs", "24", "--sets", "6", "--room", "2", "--size", "100KiB", "--workers", "3"];
+    let words = [
+        "locality",
+        "--jobs",
+        "24",
+        "--sets",
+        "6",
+        "--room",
+        "2",
+        "--size",
+        "100KiB",
+        "--workers",
+        "3",
+    ];
     let place = ["--json", "--data", data.path().to_str().expect("a plain path")];
     let out = bench(&[&words[..], &place].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+    let found: Value =
+        serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
     let policies = found["policies"].as_array().expect("a list");
     let names: Vec<&str> = policies.iter().filter_map(|policy| policy["policy"].as_str()).collect();
     assert_eq!(names, ["locality", "least-load"]);
     for policy in policies {
-        assert!(policy["sets_moved"].as_f64().is_some_and(|sets| sets >= 6.0), "each has to move: {policy}");
+        assert!(
+            policy["sets_moved"].as_f64().is_some_and(|sets| sets >= 6.0),
+            "each has to move: {policy}"
+        );
     }
     assert!(found["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{found}");
 }
@@ -278,7 +360,8 @@ fn a_driver_is_measured_or_it_is_said_why_not() {
     let out = bench(&[&words[..], &["--driver", "uring", "--only", "heft"]].concat());
     let said = String::from_utf8_lossy(&out.stderr);
     if out.status.success() {
-        let found: Value = serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
+        let found: Value =
+            serde_json::from_slice(&out.stdout).expect("standard output is one JSON object");
         assert_eq!(found["driver"].as_str(), Some("uring"));
         return;
     }
@@ -302,7 +385,10 @@ fn workers_of_both_sides_write_files_if_asked_to() {
 #[test]
 fn an_open_loop_starts_jobs_at_its_rate() {
     let found = report(&["roundtrip", "--rate", "500/s", "--duration", "200ms"]);
-    assert_eq!((found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()), (Some(200), Some(200)));
+    assert_eq!(
+        (found["heft"]["jobs"].as_u64(), found["relay"]["jobs"].as_u64()),
+        (Some(200), Some(200))
+    );
 }
 
 #[test]

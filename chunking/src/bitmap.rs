@@ -1,6 +1,7 @@
 //! Which chunks of a blob are here, and which have to be sent again.
 //!
-//! A [`Bitmap`] grows with the chunks that came, not with the size a peer claims. [`Ranges`] is its form on the wire.
+//! A [`Bitmap`] grows with the chunks that came, not with the size a peer claims. [`Ranges`] is its
+//! form on the wire.
 
 use crate::limits::{BLOB_CHUNKS_MAX, RANGES_MAX};
 use crate::pages::Pages;
@@ -52,7 +53,6 @@ impl TryFrom<Vec<ChunkRange>> for Ranges {
 }
 
 impl Ranges {
-    /// The runs.
     pub fn as_slice(&self) -> &[ChunkRange] {
         &self.0
     }
@@ -129,7 +129,8 @@ impl Bitmap {
         true
     }
 
-    /// Notes that runs of chunks have come, as a peer reported them. Whole words at a time: a run may name millions.
+    /// Notes that runs of chunks have come, as a peer reported them. Whole words at a time: a run
+    /// may name millions.
     pub fn insert_all(&mut self, ranges: &Ranges) {
         for range in ranges.as_slice() {
             let end = range.first.saturating_add(range.count).min(self.count);
@@ -183,7 +184,8 @@ impl Bitmap {
         Ranges(runs)
     }
 
-    /// The first chunk from `from` on that is here, or that is not. Words without one are passed over whole.
+    /// The first chunk from `from` on that is here, or that is not. Words without one are passed
+    /// over whole.
     fn next(&self, from: u32, held: bool) -> Option<u32> {
         let mut at = from;
         while at < self.count {
@@ -210,7 +212,8 @@ mod tests {
     use super::*;
 
     fn ranges(list: &[(u32, u32)]) -> Ranges {
-        let listed: Vec<_> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+        let listed: Vec<_> =
+            list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
         Ranges::try_from(listed).unwrap()
     }
 
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!(map.missing(), ranges(&[(0, 200)]));
         for index in [0, 1, 63, 64, 65, 128, 199] {
             assert!(map.insert(index));
-            assert!(!map.insert(index), "a second arrival is no news");
+            assert!(!map.insert(index), "a second arrival is not news");
         }
         assert_eq!(map.held(), ranges(&[(0, 2), (63, 3), (128, 1), (199, 1)]));
         assert_eq!(map.missing(), ranges(&[(2, 61), (66, 62), (129, 70)]));
@@ -273,7 +276,8 @@ mod tests {
             vec![(u32::MAX, 2)],
             vec![(0, BLOB_CHUNKS_MAX + 1)],
         ] {
-            let listed: Vec<_> = bad.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+            let listed: Vec<_> =
+                bad.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
             assert_eq!(Ranges::try_from(listed.clone()), Err(*listed.last().unwrap()), "{bad:?}");
         }
     }

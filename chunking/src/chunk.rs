@@ -1,7 +1,7 @@
 //! One piece of a blob on the wire: its 21-byte head and the checks that its bytes have to pass.
 //!
-//! Frame head and chunk head are 64 bytes together, so a payload read behind them starts on a cache line, and a kernel
-//! copy never runs at a small odd distance from its source.
+//! Frame head and chunk head are 64 bytes together, so a payload read behind them starts on a cache
+//! line, and a kernel copy never runs at a small odd distance from its source.
 
 use crate::codec::{Codec, CodecError, Inflater};
 use crate::frame::{EncodeError, Generation, Head, head_len};
@@ -19,8 +19,8 @@ pub const CHUNK_FRAME_HEAD_BYTES: usize = 64;
 
 const _: () = assert!(head_len(Generation::F2, "") + CHUNK_HEAD_BYTES == CHUNK_FRAME_HEAD_BYTES);
 
-/// What is wrong with a chunk. The frame around it is sound, so the stream stays in step: that chunk alone is asked for
-/// again.
+/// What is wrong with a chunk. The frame around it is sound, so the stream stays in step: that
+/// chunk alone is asked for again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChunkError {
     /// The payload has no room for the head.
@@ -31,11 +31,12 @@ pub enum ChunkError {
     },
 
     /// The codec byte means nothing.
-    #[error("chunk at offset {offset} names codec {code}; codecs are 0 none, 1 gzip, 2 brotli, 3 zstd")]
+    #[error(
+        "chunk at offset {offset} names codec {code}; codecs are 0 none, 1 gzip, 2 brotli, 3 zstd"
+    )]
     Codec {
         /// The chunk's offset.
         offset: u64,
-        /// The byte.
         code: u8,
     },
 
@@ -78,9 +79,7 @@ pub enum ChunkError {
         offset: u64,
         /// Bytes on the wire.
         sent_len: u32,
-        /// Raw bytes.
         raw_len: u32,
-        /// The codec.
         codec: Codec,
     },
 
@@ -98,7 +97,9 @@ pub enum ChunkError {
     },
 
     /// The bytes that came out of the codec are not those that went in.
-    #[error("chunk at offset {offset}: CRC-32 of the raw bytes is {found:08x}, its head says {expected:08x}")]
+    #[error(
+        "chunk at offset {offset}: CRC-32 of the raw bytes is {found:08x}, its head says {expected:08x}"
+    )]
     CrcRaw {
         /// The chunk's offset.
         offset: u64,
@@ -123,7 +124,6 @@ pub enum ChunkError {
 pub struct ChunkHead {
     /// Offset in the raw blob.
     pub offset: u64,
-    /// Raw bytes.
     pub raw_len: u32,
     /// CRC-32 of the bytes as sent.
     pub crc_sent: u32,
@@ -146,11 +146,15 @@ impl ChunkHead {
         ChunkHead { crc_sent: crc32fast::hash(sent), codec, ..self }
     }
 
-    /// Reads the head off the front of a Chunk frame's payload; the rest of the payload are the bytes as sent.
+    /// Reads the head off the front of a Chunk frame's payload; the rest of the payload are the
+    /// bytes as sent.
     pub fn decode(payload: &[u8]) -> Result<(Self, &[u8]), ChunkError> {
         let short = ChunkError::Short { have: payload.len() };
-        let Some((head, sent)) = payload.split_first_chunk::<CHUNK_HEAD_BYTES>() else { return Err(short) };
-        let [o0, o1, o2, o3, o4, o5, o6, o7, l0, l1, l2, l3, s0, s1, s2, s3, r0, r1, r2, r3, code] = *head;
+        let Some((head, sent)) = payload.split_first_chunk::<CHUNK_HEAD_BYTES>() else {
+            return Err(short);
+        };
+        let [o0, o1, o2, o3, o4, o5, o6, o7, l0, l1, l2, l3, s0, s1, s2, s3, r0, r1, r2, r3, code] =
+            *head;
         let offset = u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
         let codec = Codec::try_from(code).map_err(|_| ChunkError::Codec { offset, code })?;
         let head = ChunkHead {
@@ -173,7 +177,8 @@ impl ChunkHead {
         [o0, o1, o2, o3, o4, o5, o6, o7, l0, l1, l2, l3, s0, s1, s2, s3, r0, r1, r2, r3, code]
     }
 
-    /// Frame head and chunk head of a chunk with `sent_len` bytes, which go right behind them in the same write.
+    /// Frame head and chunk head of a chunk with `sent_len` bytes, which go right behind them in
+    /// the same write.
     pub fn frame_head(
         &self,
         transfer: Uuid,
@@ -181,24 +186,30 @@ impl ChunkHead {
     ) -> Result<[u8; CHUNK_FRAME_HEAD_BYTES], EncodeError> {
         let payload_len = sent_len.saturating_add(CHUNK_HEAD_LEN);
         let mut out = [0; CHUNK_FRAME_HEAD_BYTES];
-        Head { msg_id: transfer, payload_len, ..Head::new(Kind::Chunk) }.encode(Generation::F2, &mut out)?;
+        Head { msg_id: transfer, payload_len, ..Head::new(Kind::Chunk) }
+            .encode(Generation::F2, &mut out)?;
         if let Some(tail) = out.last_chunk_mut() {
             *tail = self.encode();
         }
         Ok(out)
     }
 
-    /// Checks the bytes as sent, which may have come in several pieces: `crc` is theirs. All that a leader that passes
-    /// the chunk on has to do.
+    /// Checks the bytes as sent, which may have come in several pieces: `crc` is theirs. All that a
+    /// leader that passes the chunk on has to do.
     pub fn check_sent(&self, crc: u32) -> Result<(), ChunkError> {
         if crc != self.crc_sent {
-            return Err(ChunkError::CrcSent { offset: self.offset, expected: self.crc_sent, found: crc });
+            return Err(ChunkError::CrcSent {
+                offset: self.offset,
+                expected: self.crc_sent,
+                found: crc,
+            });
         }
         Ok(())
     }
 
-    /// The raw bytes of a chunk whose place was checked by [`ChunkPlan::check`](crate::ChunkPlan::check): `sent` itself
-    /// where there is no codec, else what it inflates to, in `scratch`. Both checksums are checked.
+    /// The raw bytes of a chunk whose place was checked by
+    /// [`ChunkPlan::check`](crate::ChunkPlan::check): `sent` itself where there is no codec, else
+    /// what it inflates to, in `scratch`. Both checksums are checked.
     pub fn raw<'a>(
         &self,
         sent: &'a [u8],
@@ -223,7 +234,11 @@ impl ChunkHead {
             return Ok(sent);
         }
         if self.raw_len > CHUNK_BYTES_MAX {
-            return Err(ChunkError::RawLen { offset, raw_len: self.raw_len, expected: CHUNK_BYTES_MAX });
+            return Err(ChunkError::RawLen {
+                offset,
+                raw_len: self.raw_len,
+                expected: CHUNK_BYTES_MAX,
+            });
         }
         scratch.resize(usize::try_from(self.raw_len).unwrap_or(usize::MAX), 0);
         inflater
@@ -235,7 +250,11 @@ impl ChunkHead {
 
     fn check_raw(&self, crc: u32) -> Result<(), ChunkError> {
         if crc != self.crc_raw {
-            return Err(ChunkError::CrcRaw { offset: self.offset, expected: self.crc_raw, found: crc });
+            return Err(ChunkError::CrcRaw {
+                offset: self.offset,
+                expected: self.crc_raw,
+                found: crc,
+            });
         }
         Ok(())
     }
@@ -261,7 +280,10 @@ mod tests {
         let mut rest = bytes.as_slice();
         let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::ANNOUNCED);
         let Ok(Step::Head(frame)) = decoder.poll(&mut rest) else { panic!("no head") };
-        assert_eq!((frame.kind(), frame.msg_id, frame.payload_len), (Ok(Kind::Chunk), TRANSFER, 26));
+        assert_eq!(
+            (frame.kind(), frame.msg_id, frame.payload_len),
+            (Ok(Kind::Chunk), TRANSFER, 26)
+        );
         assert_eq!(ChunkHead::decode(rest), Ok((head, &[][..])));
     }
 
@@ -273,7 +295,10 @@ mod tests {
         for bit in 0..raw.len() * 8 {
             let mut flipped = raw.to_vec();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(opened(&head, &flipped), Err(ChunkError::CrcSent { .. })), "bit {bit}");
+            assert!(
+                matches!(opened(&head, &flipped), Err(ChunkError::CrcSent { .. })),
+                "bit {bit}"
+            );
         }
     }
 

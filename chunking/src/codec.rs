@@ -1,7 +1,8 @@
 //! How a chunk's bytes are compressed, one chunk at a time.
 //!
-//! A chunk that does not get smaller is sent as it is (CO01). Inflating writes into a buffer of exactly the raw length
-//! that the chunk's place has, so what a hostile chunk claims to hold costs nothing beyond it.
+//! A chunk that does not get smaller is sent as it is (CO01). Inflating writes into a buffer of
+//! exactly the raw length that the chunk's place has, so what a hostile chunk claims to hold costs
+//! nothing beyond it.
 
 use brotli::enc::{BrotliEncoderParams, StandardAlloc};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState};
@@ -29,12 +30,10 @@ pub enum Codec {
     Gzip = 1,
     /// RFC 7932, without large windows.
     Brotli = 2,
-    /// RFC 8878.
     Zstd = 3,
 }
 
 impl Codec {
-    /// Every codec.
     pub const ALL: [Codec; 4] = [Codec::None, Codec::Gzip, Codec::Brotli, Codec::Zstd];
 
     /// The code on the wire.
@@ -57,7 +56,10 @@ impl TryFrom<u8> for Codec {
     type Error = CodecError;
 
     fn try_from(code: u8) -> Result<Self, CodecError> {
-        Codec::ALL.into_iter().find(|codec| codec.code() == code).ok_or(CodecError::Unknown { code })
+        Codec::ALL
+            .into_iter()
+            .find(|codec| codec.code() == code)
+            .ok_or(CodecError::Unknown { code })
     }
 }
 
@@ -72,15 +74,11 @@ impl fmt::Display for Codec {
 pub enum CodecError {
     /// No codec has this code.
     #[error("codec {code} is not known; codecs are 0 none, 1 gzip, 2 brotli, 3 zstd")]
-    Unknown {
-        /// The code.
-        code: u8,
-    },
+    Unknown { code: u8 },
 
     /// There is more in it than the chunk's place holds.
     #[error("{codec}: the bytes inflate to more than the {limit} raw bytes that the chunk has")]
     Over {
-        /// The codec.
         codec: Codec,
         /// The chunk's raw length.
         limit: usize,
@@ -89,7 +87,6 @@ pub enum CodecError {
     /// There is less in it.
     #[error("{codec}: the bytes inflate to {found} raw bytes; the chunk has {expected}")]
     Under {
-        /// The codec.
         codec: Codec,
         /// What came out.
         found: usize,
@@ -99,17 +96,11 @@ pub enum CodecError {
 
     /// Something stands behind the end of the compressed stream.
     #[error("{codec}: {bytes} bytes stand behind the end of the compressed stream")]
-    Trailing {
-        /// The codec.
-        codec: Codec,
-        /// How many.
-        bytes: usize,
-    },
+    Trailing { codec: Codec, bytes: usize },
 
     /// The bytes are not of this codec, or damaged.
     #[error("{codec}: the bytes cannot be inflated: {text}")]
     Bad {
-        /// The codec.
         codec: Codec,
         /// What the library says.
         text: String,
@@ -126,19 +117,20 @@ impl Compressor {
     /// For chunks in `codec`.
     pub fn new(codec: Codec) -> Result<Self, CodecError> {
         let zstd = match codec {
-            Codec::Zstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| bad(codec, error))?),
+            Codec::Zstd => {
+                Some(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| bad(codec, error))?)
+            }
             Codec::None | Codec::Gzip | Codec::Brotli => None,
         };
         Ok(Compressor { codec, zstd })
     }
 
-    /// The codec.
     pub const fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// Compresses `raw` into `out`, whose old content is dropped and whose room is used again. True if that made it
-    /// smaller; if not, `raw` is to be sent as it is and `out` means nothing.
+    /// Compresses `raw` into `out`, whose old content is dropped and whose room is used again. True
+    /// if that made it smaller; if not, `raw` is to be sent as it is and `out` means nothing.
     pub fn compress(&mut self, raw: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         out.reserve(raw.len());
@@ -181,11 +173,13 @@ impl Inflater {
         Inflater { zstd: None }
     }
 
-    /// Inflates `sent` into `raw`, whose length is the chunk's raw length. Anything but an exact fit is an error, and
-    /// the content of `raw` then means nothing.
+    /// Inflates `sent` into `raw`, whose length is the chunk's raw length. Anything but an exact
+    /// fit is an error, and the content of `raw` then means nothing.
     pub fn inflate(&mut self, codec: Codec, sent: &[u8], raw: &mut [u8]) -> Result<(), CodecError> {
         match codec {
-            Codec::None if sent.len() > raw.len() => Err(CodecError::Over { codec, limit: raw.len() }),
+            Codec::None if sent.len() > raw.len() => {
+                Err(CodecError::Over { codec, limit: raw.len() })
+            }
             Codec::None if sent.len() < raw.len() => {
                 Err(CodecError::Under { codec, found: sent.len(), expected: raw.len() })
             }
@@ -199,10 +193,12 @@ impl Inflater {
         }
     }
 
-    /// One call into the caller's buffer: zstd then needs no window of its own, whatever the frame asks for.
+    /// One call into the caller's buffer: zstd then needs no window of its own, whatever the frame
+    /// asks for.
     fn inflate_zstd(&mut self, sent: &[u8], raw: &mut [u8]) -> Result<(), CodecError> {
-        const TOO_SMALL: usize =
-            0usize.wrapping_sub(zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize);
+        const TOO_SMALL: usize = 0usize.wrapping_sub(
+            zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize,
+        );
         let (codec, limit) = (Codec::Zstd, raw.len());
         let context = self.zstd.get_or_insert_with(zstd_safe::DCtx::create);
         match context.decompress(raw, sent) {
@@ -233,7 +229,8 @@ fn inflate_gzip(sent: &[u8], raw: &mut [u8]) -> Result<(), CodecError> {
 fn inflate_brotli(sent: &[u8], raw: &mut [u8]) -> Result<(), CodecError> {
     let (codec, limit) = (Codec::Brotli, raw.len());
     let alloc = StandardAlloc::default;
-    // Strict: a large-window stream may ask for a ring buffer of 1 GiB, an ordinary one for 16 MiB at most.
+    // Strict: a large-window stream may ask for a ring buffer of 1 GiB, an ordinary one for 16 MiB
+    // at most.
     let mut state = BrotliState::new_strict(alloc(), alloc(), alloc());
     let (mut in_left, mut in_at) = (sent.len(), 0);
     let (mut out_left, mut out_at, mut total) = (limit, 0, 0);
@@ -309,7 +306,9 @@ mod tests {
         let mut word = 1u64;
         let noise: Vec<u8> = (0..8192)
             .flat_map(|_| {
-                word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                word = word
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (word >> 32).to_le_bytes()[..4].to_vec()
             })
             .collect();

@@ -1,8 +1,9 @@
 //! Digests of whole blobs.
 //!
-//! The default is SHA-256 over the list of chunk checksums: cheap, and the same whatever codec the chunks took. It
-//! guards against damage and mistakes, not against someone who forges CRCs, so it is never used as a content address.
-//! Full SHA-256 and BLAKE3 read every byte, and are there for datasets and for those who ask.
+//! The default is SHA-256 over the list of chunk checksums: cheap, and the same whatever codec the
+//! chunks took. It guards against damage and mistakes, not against someone who forges CRCs, so it
+//! is never used as a content address. Full SHA-256 and BLAKE3 read every byte, and are there for
+//! datasets and for those who ask.
 
 use crate::pages::Pages;
 use crate::plan::ChunkPlan;
@@ -16,7 +17,8 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[repr(u8)]
 pub enum DigestKind {
-    /// SHA-256 over (offset u64, raw length u32, raw CRC-32 u32) of every chunk, little-endian, in offset order.
+    /// SHA-256 over (offset u64, raw length u32, raw CRC-32 u32) of every chunk, little-endian, in
+    /// offset order.
     ChunkList = 0,
     /// SHA-256 of the raw bytes.
     Sha256 = 1,
@@ -58,7 +60,6 @@ impl fmt::Display for DigestKind {
 pub struct Digest {
     /// How it was made.
     pub kind: DigestKind,
-    /// Its bytes.
     pub bytes: [u8; 32],
 }
 
@@ -74,7 +75,7 @@ impl Serialize for Digest {
     }
 }
 
-/// A text that is no digest.
+/// A text that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DigestTextError {
     /// No kind that is known stands before the colon.
@@ -101,7 +102,8 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, DigestTextError> {
         let (kind, hex) = text.split_once(':').unwrap_or((text, ""));
         let known = DigestKind::ALL.into_iter().find(|known| known.name() == kind);
-        let kind = known.ok_or_else(|| DigestTextError::Kind { found: kind.chars().take(32).collect() })?;
+        let kind = known
+            .ok_or_else(|| DigestTextError::Kind { found: kind.chars().take(32).collect() })?;
         let bytes = from_hex(hex).ok_or(DigestTextError::Hex { have: hex.len() })?;
         Ok(Digest { kind, bytes })
     }
@@ -154,7 +156,8 @@ impl BlobHasher {
         BlobHasher { state, offset: 0 }
     }
 
-    /// Feeds the next chunk: its raw bytes, and their CRC-32, which the caller has from the chunk's head.
+    /// Feeds the next chunk: its raw bytes, and their CRC-32, which the caller has from the chunk's
+    /// head.
     pub fn update(&mut self, raw: &[u8], crc_raw: u32) {
         let raw_len = u32::try_from(raw.len()).unwrap_or(u32::MAX);
         match &mut self.state {
@@ -167,12 +170,15 @@ impl BlobHasher {
         self.offset = self.offset.saturating_add(u64::from(raw_len));
     }
 
-    /// Ends it.
     pub fn finish(self) -> Digest {
         match self.state {
-            State::ChunkList(sha) => Digest { kind: DigestKind::ChunkList, bytes: sha.finalize().into() },
+            State::ChunkList(sha) => {
+                Digest { kind: DigestKind::ChunkList, bytes: sha.finalize().into() }
+            }
             State::Sha256(sha) => Digest { kind: DigestKind::Sha256, bytes: sha.finalize().into() },
-            State::Blake3(blake3) => Digest { kind: DigestKind::Blake3, bytes: blake3.finalize().into() },
+            State::Blake3(blake3) => {
+                Digest { kind: DigestKind::Blake3, bytes: blake3.finalize().into() }
+            }
         }
     }
 }
@@ -191,7 +197,8 @@ pub struct ChunkCrcs {
 }
 
 impl ChunkCrcs {
-    /// Notes a chunk of `plan`, again if it came again. A chunk that the plan does not have is not noted.
+    /// Notes a chunk of `plan`, again if it came again. A chunk that the plan does not have is not
+    /// noted.
     pub fn insert(&mut self, plan: &ChunkPlan, index: u32, crc_raw: u32) {
         let Ok(place) = usize::try_from(index) else { return };
         if index >= plan.count() {
@@ -260,7 +267,10 @@ mod tests {
     fn a_digest_survives_its_text() {
         let digest = of(DigestKind::Blake3, &[b"x"]);
         assert_eq!(digest.to_string().parse(), Ok(digest));
-        assert_eq!("md5:00".parse::<Digest>(), Err(DigestTextError::Kind { found: "md5".to_owned() }));
+        assert_eq!(
+            "md5:00".parse::<Digest>(),
+            Err(DigestTextError::Kind { found: "md5".to_owned() })
+        );
         assert_eq!("sha256:00".parse::<Digest>(), Err(DigestTextError::Hex { have: 2 }));
         let hex = format!("sha256:{}g", "0".repeat(63));
         assert_eq!(hex.parse::<Digest>(), Err(DigestTextError::Hex { have: 64 }));

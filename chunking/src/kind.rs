@@ -1,7 +1,8 @@
 //! The type byte of a frame: the founding documents' codes and ours.
 //!
-//! A frame whose code is unknown is still a frame; whether that matters is the connection's decision (classic peers skip
-//! what they do not know, SPEC 1B), so looking the code up is a step of its own.
+//! A frame whose code is unknown is still a frame; whether that matters is the connection's
+//! decision (classic peers skip what they do not know, SPEC 1B), so looking the code up is a step
+//! of its own.
 
 use serde::Serialize;
 use std::fmt;
@@ -61,7 +62,6 @@ kinds! {
     AppendEntries = 22,
     /// Answer to AppendEntries (T23).
     AppendResp = 23,
-    /// Election (T24).
     RequestVote = 24,
     /// Answer to RequestVote (T25).
     VoteResp = 25,
@@ -133,8 +133,8 @@ impl Kind {
         self as u8
     }
 
-    /// Whether a peer that announced nothing may exceed [`FRAME_BODY_BYTES_MAX`] with it (W06): these three carry
-    /// base64 contents, and a classic writer knows no limit.
+    /// Whether a peer that announced nothing may exceed [`FRAME_BODY_BYTES_MAX`] with it (W06):
+    /// these three carry base64 contents, and a classic writer knows no limit.
     ///
     /// [`FRAME_BODY_BYTES_MAX`]: crate::limits::FRAME_BODY_BYTES_MAX
     pub const fn is_classic_bulk(self) -> bool {
@@ -152,7 +152,6 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("frame type {code} is not known{}", reserved_for(*.code))]
 pub struct UnknownKind {
-    /// The byte.
     pub code: u8,
 }
 

@@ -1,12 +1,13 @@
 //! heft's wire format: bytes to frames, frames to messages, blobs to chunks, and back.
 //!
-//! The crate is pure. It owns no socket, file, clock, thread or random number; it takes the bytes that have come and
-//! says what they mean, or writes heads into a buffer the caller brought. Payload bytes are borrowed where they lie and
-//! never copied, so the leader can forward a 4 MiB body without gathering it.
+//! The crate is pure. It owns no socket, file, clock, thread or random number; it takes the bytes
+//! that have come and says what they mean, or writes heads into a buffer the caller brought.
+//! Payload bytes are borrowed where they lie and never copied, so the leader can forward a 4 MiB
+//! body without gathering it.
 //!
-//! Every length from the peer is checked before anything is allocated for it, and everything that can be wrong has an
-//! error of its own that carries the value and the limit. `docs/protocol.md` describes the same layouts with byte
-//! diagrams; `tests/vectors/frames.json` holds them as bytes.
+//! Every length from the peer is checked before anything is allocated for it, and everything that
+//! can be wrong has an error of its own that carries the value and the limit. `docs/protocol.md`
+//! describes the same layouts with byte diagrams; `tests/vectors/frames.json` holds them as bytes.
 
 #![forbid(unsafe_code)]
 

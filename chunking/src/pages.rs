@@ -1,5 +1,5 @@
-//! A list in pages that exist once something was put into them, so that a place far behind costs a page and not all that
-//! lies before it.
+//! A list in pages that exist once something was put into them, so that a place far behind costs a
+//! page and not all that lies before it.
 
 const PAGE_ITEMS: usize = 512;
 
@@ -25,7 +25,8 @@ impl<T: Copy + Default> Pages<T> {
         if number >= self.pages.len() {
             self.pages.resize(number + 1, None);
         }
-        let page = self.pages.get_mut(number)?.get_or_insert_with(|| Box::new([T::default(); PAGE_ITEMS]));
+        let page =
+            self.pages.get_mut(number)?.get_or_insert_with(|| Box::new([T::default(); PAGE_ITEMS]));
         page.get_mut(at % PAGE_ITEMS)
     }
 

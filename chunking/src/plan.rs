@@ -9,18 +9,20 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
     /// The chunk size is out of range or no power of two.
-    #[error("chunks of {chunk_bytes} bytes are not possible; a power of two from {min} to {max} is")]
+    #[error(
+        "chunks of {chunk_bytes} bytes are not possible; a power of two from {min} to {max} is"
+    )]
     ChunkBytes {
         /// What was asked for.
         chunk_bytes: u32,
-        /// The smallest.
         min: u32,
-        /// The largest.
         max: u32,
     },
 
     /// The blob has too many chunks.
-    #[error("a blob of {size} bytes is over the limit of {limit} for chunks of {chunk_bytes} bytes")]
+    #[error(
+        "a blob of {size} bytes is over the limit of {limit} for chunks of {chunk_bytes} bytes"
+    )]
     SizeOver {
         /// The blob's size.
         size: u64,
@@ -31,7 +33,8 @@ pub enum PlanError {
     },
 }
 
-/// A blob's size and the size of its chunks, checked against the limits. A blob of no bytes has no chunks.
+/// A blob's size and the size of its chunks, checked against the limits. A blob of no bytes has no
+/// chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPlan {
     size: u64,
@@ -79,7 +82,8 @@ impl ChunkPlan {
         u32::try_from(left).unwrap_or(u32::MAX).min(self.chunk_bytes)
     }
 
-    /// Checks a chunk that claims to be of this blob and has `sent_len` bytes on the wire; gives its index.
+    /// Checks a chunk that claims to be of this blob and has `sent_len` bytes on the wire; gives
+    /// its index.
     pub fn check(&self, head: &ChunkHead, sent_len: u32) -> Result<u32, ChunkError> {
         let offset = head.offset;
         if !offset.is_multiple_of(u64::from(self.chunk_bytes)) {
@@ -98,7 +102,12 @@ impl ChunkPlan {
             Codec::Gzip | Codec::Brotli | Codec::Zstd => (1..=expected).contains(&sent_len),
         };
         if !fits {
-            return Err(ChunkError::SentLen { offset, sent_len, raw_len: expected, codec: head.codec });
+            return Err(ChunkError::SentLen {
+                offset,
+                sent_len,
+                raw_len: expected,
+                codec: head.codec,
+            });
         }
         Ok(index)
     }
@@ -143,12 +152,24 @@ mod tests {
         let plan = ChunkPlan::new(u64::from(MIB) + 5, MIB).unwrap();
         assert_eq!(plan.check(&head(0, MIB), MIB), Ok(0));
         assert_eq!(plan.check(&head(u64::from(MIB), 5), 5), Ok(1));
-        assert!(matches!(plan.check(&head(7, MIB), MIB), Err(ChunkError::OffsetBetween { offset: 7, .. })));
+        assert!(matches!(
+            plan.check(&head(7, MIB), MIB),
+            Err(ChunkError::OffsetBetween { offset: 7, .. })
+        ));
         for offset in [2 * u64::from(MIB), 1 << 63] {
-            assert!(matches!(plan.check(&head(offset, 5), 5), Err(ChunkError::OffsetPastEnd { .. })));
+            assert!(matches!(
+                plan.check(&head(offset, 5), 5),
+                Err(ChunkError::OffsetPastEnd { .. })
+            ));
         }
-        assert!(matches!(plan.check(&head(0, 5), 5), Err(ChunkError::RawLen { expected: MIB, .. })));
-        assert!(matches!(plan.check(&head(0, MIB), 5), Err(ChunkError::SentLen { sent_len: 5, .. })));
+        assert!(matches!(
+            plan.check(&head(0, 5), 5),
+            Err(ChunkError::RawLen { expected: MIB, .. })
+        ));
+        assert!(matches!(
+            plan.check(&head(0, MIB), 5),
+            Err(ChunkError::SentLen { sent_len: 5, .. })
+        ));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether compressing a blob's chunks pays, judged by a sample before the time is spent.
 //!
-//! No clock in here: who knows how fast the wire and the codec are says so. Senders call it, once in a while.
+//! No clock in here: who knows how fast the wire and the codec are says so. Senders call it, once
+//! in a while.
 
 use crate::codec::Compressor;
 
@@ -8,7 +9,8 @@ use crate::codec::Compressor;
 const PIECES: usize = 3;
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// What is sent has to shrink to this share, or inflating it again costs the other side more than the wire saves.
+/// What is sent has to shrink to this share, or inflating it again costs the other side more than
+/// the wire saves.
 const PAYS_PERMILLE_MAX: u64 = 900;
 
 /// Chunks that go by one sample, before the content may have changed.
@@ -47,10 +49,11 @@ impl Sample {
 
     /// Whether chunks like these are worth compressing at these rates.
     ///
-    /// The codec works beside the wire, so a compressed chunk takes the longer of the two. Without known rates the
-    /// wire is taken to be the slower one.
+    /// The codec works beside the wire, so a compressed chunk takes the longer of the two. Without
+    /// known rates the wire is taken to be the slower one.
     pub fn pays(&self, rates: Rates) -> bool {
-        let smaller = self.sent_bytes * 1000 <= self.raw_bytes * PAYS_PERMILLE_MAX && self.raw_bytes > 0;
+        let smaller =
+            self.sent_bytes * 1000 <= self.raw_bytes * PAYS_PERMILLE_MAX && self.raw_bytes > 0;
         let codec_keeps_up = match (rates.codec_bytes_s, rates.wire_bytes_s) {
             (Some(codec), Some(wire)) => {
                 u128::from(codec) * u128::from(PAYS_PERMILLE_MAX) >= u128::from(wire) * 1000
@@ -133,7 +136,9 @@ mod tests {
     fn text_pays_and_noise_does_not() {
         let mut zstd = Compressor::new(Codec::Zstd).unwrap();
         let text = b"row;value;another value\n".repeat(40_000);
-        for (raw, pays) in [(text, true), (noise(1 << 20), false), (Vec::new(), false), (noise(10), false)] {
+        for (raw, pays) in
+            [(text, true), (noise(1 << 20), false), (Vec::new(), false), (noise(10), false)]
+        {
             let sample = Sample::take(&mut zstd, &raw, &mut Vec::new());
             assert_eq!(sample.pays(Rates::default()), pays, "{sample:?}");
             assert!(sample.raw_bytes <= (PIECES * PIECE_BYTES) as u64);

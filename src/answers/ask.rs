@@ -1,5 +1,5 @@
-//! What a leader can be asked: the one table of verbs, with the members of each question and the answer
-//! that belongs to it.
+//! What a leader can be asked: the one table of verbs, with the members of each question and the
+//! answer that belongs to it.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{
-    BlobPage, Cancelled, Checked, Collected, DeadPage, DeadShown, Explained, Found, Inspected, Purged,
-    Pushed, Removed, Requeued, DatasetPage, DatasetShown,
+    BlobPage, Cancelled, Checked, Collected, DatasetPage, DatasetShown, DeadPage, DeadShown,
+    Explained, Found, Inspected, Purged, Pushed, Removed, Requeued,
 };
 
 /// A question, and what answers it.
@@ -16,7 +16,6 @@ pub trait Ask: Serialize + DeserializeOwned {
     /// How it is called on the wire.
     const VERB: Verb;
 
-    /// The answer.
     type Answer: Serialize + DeserializeOwned;
 }
 
@@ -53,13 +52,13 @@ macro_rules! questions {
                     Ok(Value::Null) => Value::Object(Map::new()),
                     Ok(members) => members,
                     Err(_) if json.is_empty() => Value::Object(Map::new()),
-                    Err(error) => return Err(format!("the question is no JSON: {error}")),
+                    Err(error) => return Err(format!("the question is not valid JSON: {error}")),
                 };
                 let wrong = |error: serde_json::Error| format!("the question {verb} cannot be read: {error}");
                 match verb {
                     $(Verb::$name => serde_json::from_value(members).map(Question::$name).map_err(wrong),)+
                     Verb::Other(other) => Err(format!(
-                        "\"{other}\" is no question this leader knows: ask one of {}", Verb::NAMES.join(", ")
+                        "\"{other}\" is not a question this leader knows: ask one of {}", Verb::NAMES.join(", ")
                     )),
                 }
             }
@@ -85,17 +84,14 @@ questions! {
     } -> DeadPage;
     /// One dead job with its history.
     DlqShow = "dlq.show" {
-        /// The job.
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
     } -> DeadShown;
     /// A new run of a dead job, or of all of them.
     DlqRequeue = "dlq.requeue" {
-        /// Which.
         #[serde(flatten)] which: Which,
     } -> Requeued;
     /// Forgets a dead job, or all of them.
     DlqPurge = "dlq.purge" {
-        /// Which.
         #[serde(flatten)] which: Which,
     } -> Purged;
     /// A page of the blobs that the leader keeps, in the order of their ids.
@@ -106,7 +102,6 @@ questions! {
     } -> BlobPage;
     /// Reads a blob from the leader's disk, and checks it.
     BlobVerify = "blob.verify" {
-        /// The blob.
         #[serde(deserialize_with = "blob_id")] blob: Uuid,
     } -> Checked;
     /// Removes files of blobs that nothing refers to.
@@ -118,34 +113,28 @@ questions! {
     DatasetLs = "dataset.ls" {} -> DatasetPage;
     /// One dataset: its files, and how each worker has it.
     DatasetStatus = "dataset.status" {
-        /// Its id.
         cache_id: String,
     } -> DatasetShown;
     /// Removes a dataset from the leader and from all workers.
     DatasetRm = "dataset.rm" {
-        /// Its id.
         cache_id: String,
     } -> Removed;
     /// Has a dataset read and checked at the leader and at every worker that has it.
     DatasetVerify = "dataset.verify" {
-        /// Its id.
         cache_id: String,
     } -> Inspected;
     /// Has a dataset pushed to the workers that do not have it.
     DatasetPush = "dataset.push" {
-        /// Its id.
         cache_id: String,
         /// The workers, by a pattern; those of the dataset's own target if there is none.
         #[serde(default, skip_serializing_if = "Option::is_none")] target: Option<String>,
     } -> Pushed;
     /// Why a job is where it is, worker by worker.
     Explain = "explain" {
-        /// The job.
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
     } -> Explained;
     /// Ends any job the leader knows.
     Cancel = "cancel" {
-        /// The job.
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
     } -> Cancelled;
 }
@@ -154,9 +143,7 @@ questions! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "OneOrAll", into = "OneOrAll")]
 pub enum Which {
-    /// This one.
     One(Uuid),
-    /// All.
     All,
 }
 
@@ -197,8 +184,9 @@ impl From<Which> for OneOrAll {
 }
 
 fn guid<E: serde::de::Error>(what: &str, text: &str) -> Result<Uuid, E> {
-    text.parse()
-        .map_err(|_| E::custom(format!("\"{text}\" is no {what}: it is a Guid such as {}", Uuid::nil())))
+    text.parse().map_err(|_| {
+        E::custom(format!("\"{text}\" is not a valid {what}: it is a Guid such as {}", Uuid::nil()))
+    })
 }
 
 fn job_id<'de, D: Deserializer<'de>>(from: D) -> Result<Uuid, D::Error> {

@@ -21,11 +21,9 @@ pub struct BlobPage {
     pub durability: Durability,
 }
 
-/// A blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BlobRow {
-    /// Its id.
     pub blob: String,
     /// Whose it is.
     pub job_id: String,
@@ -33,7 +31,6 @@ pub struct BlobRow {
     pub purpose: String,
     /// How it is called there.
     pub name: String,
-    /// Its bytes.
     pub size: Option<u64>,
     /// Those that are here.
     pub here: Option<u64>,
@@ -45,7 +42,6 @@ pub struct BlobRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checked {
-    /// Which blob.
     pub blob: String,
     /// Chunks that are as they were written.
     pub good: u64,
@@ -59,7 +55,6 @@ pub struct Checked {
 pub struct Collected {
     /// How many files nothing refers to.
     pub orphans: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Whether they were removed.
     pub removed: bool,

@@ -15,13 +15,10 @@ pub struct DatasetPage {
     pub more: bool,
 }
 
-/// A dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatasetRow {
-    /// Its id.
     pub cache_id: String,
-    /// Its content.
     pub digest: String,
     /// Bytes of its files.
     pub bytes: Option<u64>,
@@ -50,7 +47,6 @@ pub struct DatasetRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PutRow {
-    /// The dataset.
     pub cache_id: String,
     /// Bytes that came.
     pub received: u64,
@@ -64,7 +60,6 @@ pub struct PutRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatasetShown {
-    /// The dataset.
     #[serde(flatten)]
     pub dataset: DatasetRow,
     /// The workers that hold it or are to hold it, at most 1,000.
@@ -87,7 +82,6 @@ words! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AtWorker {
-    /// The worker.
     pub id: String,
     /// What it calls itself.
     pub name: Option<String>,
@@ -109,11 +103,8 @@ pub struct AtWorker {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileRow {
-    /// Its name.
     pub name: String,
-    /// Its bytes.
     pub size: Option<u64>,
-    /// Its digest.
     pub sha256: String,
 }
 
@@ -143,13 +134,11 @@ pub struct Inspected {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerInspected {
-    /// The worker.
     pub id: String,
     /// What it calls itself.
     pub name: Option<String>,
     /// A [`CacheStatus`](crate::model::CacheStatus).
     pub status: String,
-    /// For people.
     pub message: String,
 }
 

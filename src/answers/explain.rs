@@ -43,7 +43,6 @@ words! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explained {
-    /// The job.
     pub job_id: String,
     /// Which run of it.
     pub run: u32,
@@ -71,7 +70,6 @@ pub struct Explained {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamedDataset {
-    /// Its id.
     pub cache_id: String,
     /// Whether the leader has it.
     pub known: bool,
@@ -89,7 +87,6 @@ pub struct Waits {
     /// In a word.
     #[serde(rename = "for")]
     pub what: WaitsFor,
-    /// For people.
     pub text: String,
     /// The worker it waits for.
     pub worker: Option<String>,
@@ -103,7 +100,6 @@ pub struct Waits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeenWorker {
-    /// Its id.
     pub id: String,
     /// What it calls itself.
     pub name: Option<String>,
@@ -155,11 +151,9 @@ pub struct Load {
 pub struct Takes {
     /// Inputs as transfers.
     pub transfers: bool,
-    /// Datasets.
     pub takes_datasets: bool,
     /// Files in folders.
     pub takes_folders: bool,
-    /// Raw payloads.
     pub takes_raw: bool,
 }
 
@@ -181,7 +175,6 @@ pub struct MoveCost {
 pub struct DatasetAt {
     /// The dataset's id.
     pub cache_id: String,
-    /// How.
     pub state: DatasetState,
     /// Bytes that it lacks, if that is known.
     pub missing: Option<u64>,

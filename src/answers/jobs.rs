@@ -8,7 +8,6 @@ use serde_json::Value;
 pub struct Found {
     /// Whether the leader has it.
     pub found: bool,
-    /// The JobResult.
     #[serde(default)]
     pub result: Value,
 }
@@ -17,7 +16,6 @@ pub struct Found {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadJob {
-    /// The job.
     pub job_id: String,
     /// Whose it is.
     pub client_id: String,
@@ -37,7 +35,6 @@ pub struct DeadJob {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadPage {
-    /// The jobs.
     pub jobs: Vec<DeadJob>,
     /// Whether there are more behind the last one.
     pub more: bool,
@@ -47,10 +44,8 @@ pub struct DeadPage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadShown {
-    /// The job.
     #[serde(flatten)]
     pub job: DeadJob,
-    /// Its attempts.
     pub history: Vec<FailedAttempt>,
     /// Where it belongs.
     pub key: String,
@@ -62,11 +57,8 @@ pub struct DeadShown {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailedAttempt {
-    /// Which.
     pub attempt: u32,
-    /// Where.
     pub worker: String,
-    /// Why.
     pub why: String,
 }
 

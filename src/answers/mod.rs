@@ -1,9 +1,10 @@
-//! Questions to a leader and their answers, as JSON (docs/protocol.md, "Questions"). The leader writes
-//! them and the clients and tools read them with the same types, so a member has one name, in one place.
+//! Questions to a leader and their answers, as JSON (docs/protocol.md, "Questions"). The leader
+//! writes them and the clients and tools read them with the same types, so a member has one name,
+//! in one place.
 //!
-//! Peers of other versions are understood: members that are not known here are skipped, those that are
-//! missing are as if nothing was said, and a word that is not known is kept as it came. Nothing here
-//! decides anything; the room holds no I/O.
+//! Peers of other versions are understood: members that are not known here are skipped, those that
+//! are missing are as if nothing was said, and a word that is not known is kept as it came. Nothing
+//! here decides anything; the room holds no I/O.
 
 /// An enum of words with one table of their names. A word of another version becomes `Other`.
 macro_rules! words {
@@ -69,16 +70,19 @@ mod status;
 
 pub use blobs::{BlobPage, BlobRow, BlobState, Checked, Collected};
 pub use datasets::{
-    AtWorker, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, DatasetPage, DatasetRow, DatasetShown,
-    WorkerInspected,
+    AtWorker, AtWorkerState, DatasetPage, DatasetRow, DatasetShown, FileRow, Inspected, Pushed,
+    PutRow, Removed, WorkerInspected,
 };
 pub use explain::{
-    Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, DatasetAt, DatasetState, Takes, Verdict, Waits, WaitsFor,
+    DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
+    Verdict, Waits, WaitsFor,
 };
-pub use jobs::{Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was};
+pub use jobs::{
+    Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was,
+};
 pub use status::{
-    ClientRow, Disk, Durability, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads, QueueRow, Spool, Status,
-    WorkerClass, WorkerRow,
+    ClientRow, Disk, Durability, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads, QueueRow, Spool,
+    Status, WorkerClass, WorkerRow,
 };
 
 use serde::{Deserialize, Serialize};

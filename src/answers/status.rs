@@ -54,14 +54,13 @@ pub struct LeaderStatus {
     pub peer_names_bytes: u64,
     /// Jobs whose results wait for room.
     pub results_waiting: u64,
-    /// Jobs that an earlier life left.
+    /// Jobs that a previous run left.
     pub recovered_jobs: u64,
     /// How long it took to read them.
     pub recovery_ms: u64,
     /// Blobs on their way.
     #[serde(flatten)]
     pub spool: Spool,
-    /// The log.
     #[serde(flatten)]
     pub log: Log,
     /// The disk beneath it.
@@ -100,9 +99,7 @@ pub struct Spool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Log {
-    /// Records.
     pub log_records: u64,
-    /// Their bytes.
     pub log_bytes: u64,
     /// How often it was synced.
     pub log_syncs: u64,
@@ -152,11 +149,9 @@ pub struct Jobs {
     pub dead: u64,
 }
 
-/// A worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerRow {
-    /// Its id.
     pub id: String,
     /// What it calls itself.
     pub name: Option<String>,
@@ -195,11 +190,9 @@ pub struct Lacks {
     pub ago_ms: u64,
 }
 
-/// A client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientRow {
-    /// Its id.
     pub id: String,
     /// Jobs of it that may be at workers.
     pub cap: u32,
@@ -207,15 +200,12 @@ pub struct ClientRow {
     pub in_flight: u32,
     /// Those that wait.
     pub queued: u64,
-    /// Its connections.
     pub connections: u64,
 }
 
-/// A queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueRow {
-    /// Its key.
     pub key: String,
     /// Jobs in it.
     pub queued: u64,

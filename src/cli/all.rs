@@ -1,6 +1,6 @@
-//! How the result of a job to all workers is shown: what each of them made of it, one after the other. What does not fit the one result is
-//! fetched worker by worker, so that any number of results of any size needs the room of one. `heft submit --all` and
-//! `heft result get` call it.
+//! How the result of a job to all workers is shown: what each of them made of it, one after the
+//! other. What does not fit the one result is fetched worker by worker, so that any number of
+//! results of any size needs the room of one. `heft submit --all` and `heft result get` call it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -16,7 +16,9 @@ use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps};
 use super::progress::Progress;
 use super::result::{downloads, fetch};
-use super::show::{NOT_FETCHED, Show, as_json, ended_line, exit_code, say_end, say_left_out, show_output};
+use super::show::{
+    NOT_FETCHED, Show, as_json, ended_line, exit_code, say_end, say_left_out, show_output,
+};
 use super::{Output, Unwritten, print, print_json, print_to, printable, say};
 use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
@@ -72,7 +74,8 @@ pub(crate) async fn show_all(
     }
     match args.output {
         Output::Table => {
-            printed = printed.and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
+            printed = printed
+                .and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
             say_end(args, result);
             if let (None, true) = (args.out, left_files) {
                 say(&format!(
@@ -107,7 +110,7 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
         trouble: None,
     };
     if let Held::Raw(bytes) = child.held {
-        got.trouble = Some(format!("its result is {bytes} bytes that are no JobResult"));
+        got.trouble = Some(format!("its result is {bytes} bytes that are not a JobResult"));
     }
     if let Some(job) = child.to_fetch(&wanted) {
         let fetched = fetch(asker.client, job, &wanted, asker.progress, args.output).await;
@@ -126,17 +129,25 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
 }
 
 /// Unpacks what a worker's job left, if that is wanted.
-fn take_files(args: &Show<'_>, child: &Child, got: &Got<'_>, dir: Option<Option<PathBuf>>) -> Option<Files> {
+fn take_files(
+    args: &Show<'_>,
+    child: &Child,
+    got: &Got<'_>,
+    dir: Option<Option<PathBuf>>,
+) -> Option<Files> {
     match dir? {
         Some(dir) => {
             let archive = match got.finished.part(Purpose::Archive).and_then(Part::path) {
                 Some(path) => Beside::File(path),
-                None => Beside::Missing(got.gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
+                None => Beside::Missing(
+                    got.gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED),
+                ),
             };
             Some(Files::take(&got.result, &dir, archive))
         }
         None => {
-            let error = anyhow::anyhow!("the worker's id {:?} is no name for a directory", child.worker);
+            let error =
+                anyhow::anyhow!("the worker's id {:?} is not a name for a directory", child.worker);
             Some(Files::Broken(args.out.map(PathBuf::from).unwrap_or_default(), error))
         }
     }
@@ -149,7 +160,9 @@ fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
     let head = format!("== worker {worker}: {}{code}\n", printable(result.status.as_str()));
     let end: &[u8] = if ends_line(finished, &result.stdout) { b"" } else { b"\n" };
     let mut printed = print(head.as_bytes())
-        .and_then(|()| show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout()))
+        .and_then(|()| {
+            show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout())
+        })
         .and_then(|()| print(end));
     if !result.stderr.is_empty() {
         say(&format!("worker {worker}, standard error:"));
@@ -181,7 +194,8 @@ fn ends_line(finished: &Finished, text: &str) -> bool {
     read.is_err() || last == *b"\n"
 }
 
-/// A worker's part as a program reads it: the members of a result, with the worker and what became of the files.
+/// A worker's part as a program reads it: the members of a result, with the worker and what became
+/// of the files.
 fn one_as_json(child: &Child, got: &Got<'_>) -> Value {
     let mut shown = as_json(&got.result);
     if let Value::Object(members) = &mut shown {

@@ -1,5 +1,5 @@
-//! `heft blob`: the large inputs and parts of results that a leader keeps: which they are, whether they are as they were
-//! written, and files that nothing refers to.
+//! `heft blob`: the large inputs and parts of results that a leader keeps: which they are, whether
+//! they are as they were written, and files that nothing refers to.
 
 use std::process::ExitCode;
 
@@ -66,7 +66,7 @@ enum What {
 
 fn blob_id(text: &str) -> Result<Uuid, String> {
     text.parse().map_err(|_| {
-        format!("{text:?} is no blob's id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff")
+        format!("{text:?} is not a valid blob id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff")
     })
 }
 
@@ -105,7 +105,8 @@ async fn look(args: &BlobArgs) -> anyhow::Result<ExitCode> {
 
 /// Blobs, in the order of their ids, and whether there are more.
 async fn list(client: &Client, limit: usize) -> Result<(Vec<BlobRow>, bool), ClientError> {
-    let (mut blobs, mut more, mut after): (Vec<BlobRow>, bool, Option<Uuid>) = (Vec::new(), true, None);
+    let (mut blobs, mut more, mut after): (Vec<BlobRow>, bool, Option<Uuid>) =
+        (Vec::new(), true, None);
     while more && blobs.len() < limit {
         let page = client.ask(&ask::BlobLs { after }).await?.answer;
         after = page.blobs.last().and_then(id_of);
@@ -176,8 +177,10 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
     match output {
         Output::Json => print_json(&json!({ "blobs": answers, "good": good, "bad": bad }))?,
         Output::Table => {
-            let summary =
-                format!("{} blobs: {good} chunks are as they were written, {bad} are not\n", answers.len());
+            let summary = format!(
+                "{} blobs: {good} chunks are as they were written, {bad} are not\n",
+                answers.len()
+            );
             print(summary.as_bytes())?;
         }
     }
@@ -212,6 +215,9 @@ there are more: raise --limit
         assert_eq!(table(&[], false), "the leader keeps no blobs\n");
         let answer = json!({"orphans": 1, "bytes": 4096, "removed": false, "blobs": ["b-2"]});
         let answer = serde_json::from_value(answer).unwrap();
-        assert_eq!(collected(&answer), "b-2\n1 blobs that nothing refers to, 4 KiB: would be removed\n");
+        assert_eq!(
+            collected(&answer),
+            "b-2\n1 blobs that nothing refers to, 4 KiB: would be removed\n"
+        );
     }
 }

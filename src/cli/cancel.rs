@@ -43,7 +43,9 @@ async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
     let was = if was == Was::default() { "unknown" } else { was.as_str() };
     client.close().await;
     match args.output {
-        Output::Table => print(format!("{} cancelled; it was {}\n", args.job, printable(was)).as_bytes())?,
+        Output::Table => {
+            print(format!("{} cancelled; it was {}\n", args.job, printable(was)).as_bytes())?
+        }
         Output::Json => print_json(&json!({"job_id": args.job, "was": was}))?,
     }
     Ok(ExitCode::SUCCESS)

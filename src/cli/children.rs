@@ -1,5 +1,5 @@
-//! The result of a job to all workers: its Stdout is one JSON line for each of them. What does not fit there is a result of its own,
-//! which is fetched by the child's id.
+//! The result of a job to all workers: its Stdout is one JSON line for each of them. What does not
+//! fit there is a result of its own, which is fetched by the child's id.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub(crate) enum Held {
     Whole,
     /// Only how it ended.
     Status,
-    /// Nothing: it is so many bytes that are no JobResult.
+    /// Nothing: it is so many bytes that are not a JobResult.
     Raw(u64),
 }
 
@@ -49,7 +49,8 @@ impl Child {
         };
         // Older leaders name it in the result alone.
         let job = job.or(Some(result.job_id).filter(|job| !job.is_nil()));
-        if let (Some(archive), Some(held)) = (&result.output_archive, own.get_mut("OutputArchive")) {
+        if let (Some(archive), Some(held)) = (&result.output_archive, own.get_mut("OutputArchive"))
+        {
             *held = json!(archive.len());
         }
         Some(Child { worker, job, result, held, line })
@@ -65,7 +66,7 @@ impl Child {
         self.job.filter(|_| more)
     }
 
-    /// Its own directory beneath the one for all; none if its worker's id is no name for one.
+    /// Its own directory beneath the one for all; none if its worker's id is not a name for one.
     pub(crate) fn dir(&self, all: &Path) -> Option<PathBuf> {
         let own = SafeName::parse_made(&self.worker).ok()?;
         own.folders().next().is_none().then(|| all.join(own.as_str()))
@@ -89,7 +90,10 @@ mod tests {
     use crate::model::JobStatus;
 
     fn all(stdout: &str) -> JobResult {
-        JobResult { stdout: stdout.to_owned(), ..JobResult::new(Uuid::nil(), "c", "x", JobStatus::Ok) }
+        JobResult {
+            stdout: stdout.to_owned(),
+            ..JobResult::new(Uuid::nil(), "c", "x", JobStatus::Ok)
+        }
     }
 
     #[test]
@@ -99,7 +103,10 @@ mod tests {
         let read = children(&all(lines_in)).unwrap();
         assert_eq!(read[0].result.output_archive, Some(vec![0; 3]));
         assert_eq!(read[0].dir(Path::new("d")), Some(PathBuf::from("d/w-1")));
-        assert_eq!((read[1].dir(Path::new("d")), &read[1].result.status), (None, &JobStatus::Failed));
+        assert_eq!(
+            (read[1].dir(Path::new("d")), &read[1].result.status),
+            (None, &JobStatus::Failed)
+        );
         assert_eq!((read[0].held, read[0].job, read[1].held), (Held::Whole, None, Held::Whole));
         let shown = lines(&read);
         assert!(
@@ -112,7 +119,9 @@ mod tests {
     fn what_is_not_in_the_line_is_asked_for_by_the_childs_id() {
         let (id, out) = (Uuid::from_u128(7), Downloads::Directory(PathBuf::from("d")));
         let child = |more: &str, result: &str| {
-            let line = format!(r#"{{"Worker":"w","Job":"{id}"{more},"Result":{{"Status":"OK"{result}}}}}"#);
+            let line = format!(
+                r#"{{"Worker":"w","Job":"{id}"{more},"Result":{{"Status":"OK"{result}}}}}"#
+            );
             children(&all(&line)).unwrap().remove(0)
         };
         assert_eq!(child("", "").to_fetch(&out), None);
@@ -126,8 +135,13 @@ mod tests {
 
     #[test]
     fn another_form_has_no_children() {
-        for odd in ["", "plain text", "{}", r#"{"Worker":"w","Result":7}"#, r#"{"Worker":null,"Result":{}}"#]
-        {
+        for odd in [
+            "",
+            "plain text",
+            "{}",
+            r#"{"Worker":"w","Result":7}"#,
+            r#"{"Worker":null,"Result":{}}"#,
+        ] {
             assert!(children(&all(odd)).is_none(), "{odd}");
         }
     }

@@ -1,4 +1,5 @@
-//! `heft client`: the founding documents' sample client (CL02, CLI03). Three jobs to `calcA`, three results.
+//! `heft client`: the founding documents' sample client (CL02, CLI03). Three jobs to `calcA`, three
+//! results.
 
 use std::process::ExitCode;
 
@@ -101,13 +102,17 @@ pub(crate) fn show(job: Uuid, result: Result<JobResult, JobError>) -> anyhow::Re
 fn as_text(job: Uuid, result: &JobResult) -> String {
     let archive = match (&result.output_archive, &result.archive, result.archive_lost) {
         (Some(archive), _, _) => format!("{} B", archive.len()),
-        (None, Some(part), _) => format!("{} B, kept at the leader: see `heft result get`", part.size),
+        (None, Some(part), _) => {
+            format!("{} B, kept at the leader: see `heft result get`", part.size)
+        }
         (None, None, Some(bytes)) => format!("of {bytes} B left out, as it did not fit"),
         (None, None, None) => "0 B".to_owned(),
     };
     let mut text = format!("{job}  {}  archive {archive}\n", printable(result.status.as_str()));
-    let outputs =
-        [("stdout", &result.stdout, &result.stdout_blob), ("stderr", &result.stderr, &result.stderr_blob)];
+    let outputs = [
+        ("stdout", &result.stdout, &result.stdout_blob),
+        ("stderr", &result.stderr, &result.stderr_blob),
+    ];
     for (name, output, part) in outputs {
         for line in output.lines() {
             text.push_str(&format!("  {name}  {}\n", printable(line)));
@@ -146,7 +151,10 @@ mod tests {
         assert!(as_text(Uuid::nil(), &result).ends_with("  OK  archive 0 B\n  stdout  a\n"));
         (result.archive, result.stdout_blob) = (part(5_000_000), part(7_000_000));
         let text = as_text(Uuid::nil(), &result);
-        assert!(text.contains("archive 5000000 B, kept at the leader: see `heft result get`\n"), "{text}");
+        assert!(
+            text.contains("archive 5000000 B, kept at the leader: see `heft result get`\n"),
+            "{text}"
+        );
         assert!(
             text.ends_with("  stdout  a\n  stdout  [7000000 B in all: see `heft result get`]\n"),
             "{text}"

@@ -1,4 +1,5 @@
-//! `heft clientx`: the sample jobs over several leaders at a time, to `calcA` and `calcB` in turn (SPEC 1M, CLI04).
+//! `heft clientx`: the sample jobs over several leaders at a time, to `calcA` and `calcB` in turn
+//! (SPEC 1M, CLI04).
 
 use std::process::ExitCode;
 
@@ -22,7 +23,8 @@ another under the same id.";
 pub struct ClientxArgs {
     /// Who the client is.
     client_id: String,
-    /// The leaders; a number behind them is how many jobs may run at a time over all of them (default 4).
+    /// The leaders; a number behind them is how many jobs may run at a time over all of them
+    /// (default 4).
     #[arg(required = true, value_name = "HOST:PORT")]
     leaders: Vec<String>,
     /// How a leader is chosen for a job: round-robin or least-in-flight.
@@ -40,7 +42,8 @@ pub fn run(args: &ClientxArgs) -> anyhow::Result<ExitCode> {
 
 async fn samples(args: &ClientxArgs) -> anyhow::Result<ExitCode> {
     let (leaders, desired) = leaders_and_total(args.leaders.clone())?;
-    let mut options = Options { desired, policy: args.policy, ..Options::new(args.client_id.as_str()) };
+    let mut options =
+        Options { desired, policy: args.policy, ..Options::new(args.client_id.as_str()) };
     options.tuning.congestion.clone_from(&args.tcp_congestion);
     let mut client = MultiClient::connect(&leaders, &options).await?;
     for number in 0..SAMPLES {
@@ -66,7 +69,9 @@ fn leaders_and_total(mut words: Vec<String>) -> Result<(Vec<String>, u32), Usage
         Some(Err(_)) | None => CLIENT_CAP_DEFAULT,
     };
     if words.is_empty() {
-        return Err(Usage("no leader is named: write at least one host:port before the number".to_owned()));
+        return Err(Usage(
+            "no leader is named: write at least one host:port before the number".to_owned(),
+        ));
     }
     Ok((words, total))
 }
@@ -77,7 +82,9 @@ mod tests {
 
     #[test]
     fn cli04_a_number_at_the_end_is_the_total() {
-        let read = |words: &[&str]| leaders_and_total(words.iter().map(|word| (*word).to_owned()).collect());
+        let read = |words: &[&str]| {
+            leaders_and_total(words.iter().map(|word| (*word).to_owned()).collect())
+        };
         let (leaders, total) = read(&["a:1", "b:2", "12"]).unwrap();
         assert_eq!((leaders, total), (vec!["a:1".to_owned(), "b:2".to_owned()], 12));
         assert_eq!(read(&["a:1"]).unwrap().1, 4);

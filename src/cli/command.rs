@@ -36,8 +36,8 @@ enum Command {
 }
 
 impl Command {
-    /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's output is its own,
-    /// and what becomes another program says nothing.
+    /// What is logged unless `HEFT_LOG` says otherwise: a server's log is its voice, a command's
+    /// output is its own, and what becomes another program says nothing.
     fn log_level(&self) -> Option<LevelFilter> {
         match self {
             Command::Leader(_) | Command::Worker(_) => Some(LevelFilter::INFO),

@@ -1,7 +1,8 @@
-//! `heft demo`: a leader, two workers and a client on this machine, real jobs, and a table of what happened.
+//! `heft demo`: a leader, two workers and a client on this machine, real jobs, and a table of what
+//! happened.
 //!
-//! Every part is a process of its own, started from this program on a free port, and ends with it. One worker is killed
-//! in the middle of a job, so that people see what then happens to it.
+//! Every part is a process of its own, started from this program on a free port, and ends with it.
+//! One worker is killed in the middle of a job, so that people see what then happens to it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -64,7 +65,7 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     }
     let client = Client::connect(&addr, &Options { desired: 8, ..Options::new("demo") }).await?;
     await_workers(&client, workers.len()).await?;
-    say(&format!("client    handing in {} jobs\n", args.jobs + 2))?;
+    say(&format!("client    submitting {} jobs\n", args.jobs + 2))?;
 
     let mut table = Table::new(&[
         ("JOB", Side::Left),
@@ -86,14 +87,16 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     for number in 0..args.jobs {
         let input = made_up(number);
         let started = Instant::now();
-        let job =
-            client.submit(request("checksum", vec![InputFile::inline("input.bin", input.clone())])).await?;
+        let job = client
+            .submit(request("checksum", vec![InputFile::inline("input.bin", input.clone())]))
+            .await?;
         checks.push((job, input, started));
     }
     for (job, input, started) in checks {
         let (id, result) = finished(job).await?;
         let right = result.stdout.lines().nth(1) == Some(&sha256(&input));
-        let what = if right { "its worker read what we sent" } else { "its worker read something else!" };
+        let what =
+            if right { "its worker read what we sent" } else { "its worker read something else!" };
         let expected = right && result.status == JobStatus::Ok;
         note(Row { id, input: input.len(), result, started, what, as_expected: expected });
     }
@@ -153,17 +156,24 @@ struct Row<'a> {
 impl Row<'_> {
     fn cells(self) -> [String; 7] {
         let id: String = self.id.simple().to_string().chars().take(8).collect();
-        let input = if self.input == 0 { "-".to_owned() } else { ByteSize(self.input as u64).to_string() };
+        let input =
+            if self.input == 0 { "-".to_owned() } else { ByteSize(self.input as u64).to_string() };
         let worker = self.result.stdout.lines().next().unwrap_or("-").to_owned();
-        let took =
-            Span(Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0)));
+        let took = Span(Duration::from_millis(
+            u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0),
+        ));
         let status = self.result.status.as_str().to_owned();
         [id, self.result.exec_name, input, worker, status, took.to_string(), self.what.to_owned()]
     }
 }
 
 fn request(exec: &str, files: Vec<InputFile>) -> JobRequest {
-    JobRequest { job_id: Uuid::new_v4(), exec_name: exec.to_owned(), files, ..JobRequest::default() }
+    JobRequest {
+        job_id: Uuid::new_v4(),
+        exec_name: exec.to_owned(),
+        files,
+        ..JobRequest::default()
+    }
 }
 
 async fn finished(mut job: JobHandle) -> anyhow::Result<(Uuid, JobResult)> {
@@ -190,8 +200,9 @@ fn pid(child: &Child) -> String {
 
 /// This program, to start the other parts with.
 fn heft() -> anyhow::Result<Command> {
-    let mut command =
-        Command::new(std::env::current_exe().context("cannot find this program to start it again")?);
+    let mut command = Command::new(
+        std::env::current_exe().context("cannot find this program to start it again")?,
+    );
     // What goes wrong is said, the rest is the table's business.
     command.env("HEFT_LOG", "error").stdin(Stdio::null()).kill_on_drop(true);
     Ok(command)
@@ -207,9 +218,13 @@ async fn start_leader(place: &Place) -> anyhow::Result<(Child, String)> {
         .spawn()
         .context("cannot start the leader")?;
     let said = leader.stdout.take().context("the leader's output is not there")?;
-    let line =
-        BufReader::new(said).lines().next_line().await?.context("the leader ended before it listened")?;
-    let addr = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).map(str::to_owned);
+    let line = BufReader::new(said)
+        .lines()
+        .next_line()
+        .await?
+        .context("the leader ended before it listened")?;
+    let addr =
+        line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).map(str::to_owned);
     Ok((leader, addr.with_context(|| format!("the leader said {line:?} and no address"))?))
 }
 

@@ -177,7 +177,8 @@ fn show(shown: &DeadShown) -> String {
     ] {
         lines.push_str(&format!("{label:<9} {what}\n"));
     }
-    let mut table = Table::new(&[("ATTEMPT", Side::Right), ("WORKER", Side::Left), ("WHY", Side::Left)]);
+    let mut table =
+        Table::new(&[("ATTEMPT", Side::Right), ("WORKER", Side::Left), ("WHY", Side::Left)]);
     for attempt in history {
         table.row([attempt.attempt.to_string(), text(&attempt.worker), text(&attempt.why)]);
     }

@@ -1,4 +1,5 @@
-//! How commands end: the exit codes, the same in all commands that talk to a leader, and how errors become them.
+//! How commands end: the exit codes, the same in all commands that talk to a leader, and how errors
+//! become them.
 
 use std::process::ExitCode;
 

@@ -56,7 +56,9 @@ fn render(job: &Explained) -> String {
     }
     lines.push('\n');
     let worker = job.worker.as_deref().unwrap_or_default();
-    for (head, what) in [("queue", job.key.as_str()), ("policy", job.policy.as_str()), ("worker", worker)] {
+    for (head, what) in
+        [("queue", job.key.as_str()), ("policy", job.policy.as_str()), ("worker", worker)]
+    {
         if !what.is_empty() {
             lines.push_str(&format!("{head:8}  {}\n", printable(what)));
         }

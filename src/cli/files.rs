@@ -95,7 +95,8 @@ impl Files {
         if let Files::Unpacked(_, unpacked) = self {
             members.insert("unpacked".to_owned(), json!(unpacked.files));
             if !unpacked.skipped.is_empty() {
-                let skipped = unpacked.skipped.iter().map(|(name, why)| json!({"name": name, "why": why}));
+                let skipped =
+                    unpacked.skipped.iter().map(|(name, why)| json!({"name": name, "why": why}));
                 members.insert("skipped".to_owned(), skipped.collect());
             }
         }
@@ -108,7 +109,9 @@ impl Files {
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             Files::None | Files::Unpacked(..) => None,
-            Files::Broken(dir, error) => Some(format!("cannot unpack into {}: {error:#}", dir.display())),
+            Files::Broken(dir, error) => {
+                Some(format!("cannot unpack into {}: {error:#}", dir.display()))
+            }
             Files::Lost(bytes) => Some(format!(
                 "the job's files were left out: {bytes} bytes do not fit the one frame that carries a result; let the job \
                  leave fewer or smaller files"

@@ -77,8 +77,13 @@ impl Gap {
     }
 }
 
-/// Prints what came of an output that did not come whole: from the file, if there is more in it than in the result itself.
-pub(crate) fn print_beginning(missing: &Missing, text: &str, to: &mut dyn Write) -> Result<(), Unwritten> {
+/// Prints what came of an output that did not come whole: from the file, if there is more in it
+/// than in the result itself.
+pub(crate) fn print_beginning(
+    missing: &Missing,
+    text: &str,
+    to: &mut dyn Write,
+) -> Result<(), Unwritten> {
     match missing.path().filter(|_| missing.here > text.len() as u64) {
         Some(path) => {
             let file = File::open(path)?;

@@ -25,9 +25,16 @@ pub(crate) struct Line {
 impl Line {
     /// `quiet` leaves the terminal alone, unless JSON was asked for.
     pub(crate) fn new(job: Uuid, progress: Progress, quiet: bool) -> Self {
-        let mut teller = Teller::new(("job", job.to_string()), format!("job {job}"), progress, quiet);
+        let mut teller =
+            Teller::new(("job", job.to_string()), format!("job {job}"), progress, quiet);
         teller.set_head("sending");
-        Line { teller, away: false, waited_for: String::new(), up: Meter::default(), down: Meter::default() }
+        Line {
+            teller,
+            away: false,
+            waited_for: String::new(),
+            up: Meter::default(),
+            down: Meter::default(),
+        }
     }
 
     /// Whether there is a line to keep fresh.
@@ -118,7 +125,9 @@ fn said(event: &JobEvent, rate: Option<u64>) -> Said {
 fn describe(event: &JobEvent, rate: Option<u64>) -> String {
     match event {
         JobEvent::Sent { leader, again: false } => format!("sent to {leader}"),
-        JobEvent::Sent { leader, again: true } => format!("handed to {leader} again under the same id"),
+        JobEvent::Sent { leader, again: true } => {
+            format!("handed to {leader} again under the same id")
+        }
         JobEvent::Submitted { standing, run, ahead } => {
             let run = if *run > 1 { format!(" (run {run})") } else { String::new() };
             match standing {
@@ -154,7 +163,9 @@ fn describe(event: &JobEvent, rate: Option<u64>) -> String {
         }
         JobEvent::Moved { from } => format!("{from} stays away; waiting for another leader"),
         JobEvent::Ignored { leader, what } => {
-            format!("{leader} has not answered the hello and is taken for a classic leader: there {what}")
+            format!(
+                "{leader} has not answered the hello and is taken for a classic leader: there {what}"
+            )
         }
         JobEvent::ResultMayBeLost { leader } => format!(
             "{leader} is a classic leader, and those drop the results of clients that are away: if the job ended \
@@ -172,11 +183,17 @@ mod tests {
 
     #[test]
     fn what_moves_is_shown_with_bar_bytes_rate_and_time_left() {
-        let text = describe(&JobEvent::Uploading { done: 512 * MIB, total: 2048 * MIB }, Some(256 * MIB));
-        assert_eq!(text, "uploading [#####---------------] 25% 512 MiB of 2 GiB, 256 MiB/s, 6s left");
+        let text =
+            describe(&JobEvent::Uploading { done: 512 * MIB, total: 2048 * MIB }, Some(256 * MIB));
+        assert_eq!(
+            text,
+            "uploading [#####---------------] 25% 512 MiB of 2 GiB, 256 MiB/s, 6s left"
+        );
         let done = describe(&JobEvent::Downloading { done: 5, total: 5 }, None);
         assert_eq!(done, "downloading [####################] 100% 5 B of 5 B");
-        assert!(describe(&JobEvent::Uploading { done: 0, total: 0 }, Some(0)).contains("0% 0 B of 0 B"));
+        assert!(
+            describe(&JobEvent::Uploading { done: 0, total: 0 }, Some(0)).contains("0% 0 B of 0 B")
+        );
     }
 
     #[test]
@@ -184,13 +201,16 @@ mod tests {
         let job = Uuid::nil();
         let event = JobEvent::Uploading { done: 10, total: 40 };
         let about = ("job", job.to_string());
-        let object = Said { text: "x".to_owned(), ..said(&event, Some(3)) }.as_json((about.0, &about.1));
+        let object =
+            Said { text: "x".to_owned(), ..said(&event, Some(3)) }.as_json((about.0, &about.1));
         assert_eq!(
             object,
             json!({"event": "uploading", "job": job, "done": 10, "total": 40, "bytes_per_s": 3, "eta_s": 10, "text": "x"})
         );
-        let waiting =
-            JobEvent::Waiting { reason: chunking::message::Reason::SPOOL_FULL, text: "full".to_owned() };
+        let waiting = JobEvent::Waiting {
+            reason: chunking::message::Reason::SPOOL_FULL,
+            text: "full".to_owned(),
+        };
         let object = said(&waiting, None).as_json((about.0, &about.1));
         assert_eq!(
             object,

@@ -99,7 +99,8 @@ impl From<VerifyChoice> for Verify {
     }
 }
 
-/// A worker beats six times in a lease: with less than this a pause of the machine would cost it its jobs.
+/// A worker beats six times in a lease: with less than this a pause of the machine would cost it
+/// its jobs.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
 /// A segment has room for a few of the largest jobs.
@@ -113,16 +114,19 @@ pub struct LeaderArgs {
     /// Port to listen on; 0 for a free one.
     port: u16,
 
-    /// Address to listen on. Beyond this machine it needs --insecure: there is no TLS and no access control yet.
+    /// Address to listen on. Beyond this machine it needs --insecure: there is no TLS and no access
+    /// control yet.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDR")]
     listen: IpAddr,
 
-    /// Listen beyond this machine, without TLS and access control: whoever reaches the port can run jobs.
+    /// Listen beyond this machine, without TLS and access control: whoever reaches the port can run
+    /// jobs.
     #[arg(long)]
     insecure: bool,
 
-    /// How a worker is chosen: locality, least-load, credit-first, round-robin, sticky or load-score. Locality looks at the datasets
-    /// that a job names, and is least-load for one that names none; the others do not look at datasets.
+    /// How a worker is chosen: locality, least-load, credit-first, round-robin, sticky or
+    /// load-score. Locality looks at the datasets that a job names, and is least-load for one that
+    /// names none; the others do not look at datasets.
     #[arg(long, default_value_t)]
     policy: Policy,
 
@@ -134,8 +138,8 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "5s", value_name = "TIME")]
     worker_grace: Span,
 
-    /// How long a heft peer hears nothing from the leader, not even a keepalive, before it takes the connection for dead and makes
-    /// another; the leader waits a quarter longer for the peer.
+    /// How long a heft peer hears nothing from the leader, not even a keepalive, before it takes
+    /// the connection for dead and makes another; the leader waits a quarter longer for the peer.
     #[arg(long, default_value_t = Span(SILENCE_MAX), value_name = "TIME")]
     silence: Span,
 
@@ -143,7 +147,8 @@ pub struct LeaderArgs {
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
 
-    /// Take jobs from classic workers that do not answer within 1 s, doubling to 30 s, as the older system does.
+    /// Take jobs from classic workers that do not answer within 1 s, doubling to 30 s, as the older
+    /// system does.
     #[arg(long)]
     classic_ack_timeout: bool,
 
@@ -151,12 +156,14 @@ pub struct LeaderArgs {
     #[arg(long, value_enum, default_value_t, env = "HEFT_DURABILITY", value_name = "WHAT")]
     durability: Durability,
 
-    /// Directory for all that is kept: it is made if it is not there. With --durability memory only large inputs and results that
-    /// wait are there, in `DIR/spool`, which is made when it is first needed and does not outlive the leader.
+    /// Directory for all that is kept: it is made if it is not there. With --durability memory only
+    /// large inputs and results that wait are there, in `DIR/spool`, which is made when it is first
+    /// needed and does not outlive the leader.
     #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
     data: PathBuf,
 
-    /// Take a data directory that another user owns or can write to; who can may lead the leader's files elsewhere.
+    /// Take a data directory that another user owns or can write to; who can may lead the leader's
+    /// files elsewhere.
     #[arg(long)]
     allow_shared_dirs: bool,
 
@@ -164,23 +171,24 @@ pub struct LeaderArgs {
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     node: i32,
 
-    /// Bytes of a segment of the log. After four of them a snapshot is made, and what it makes unneeded is removed.
+    /// Bytes of a segment of the log. After four of them a snapshot is made, and what it makes
+    /// unneeded is removed.
     #[arg(long, default_value = "64MiB", value_name = "SIZE")]
     log_segment: ByteSize,
 
-    /// How long files of blobs that nothing refers to are left alone before they are removed: whoever was bringing one may
-    /// go on with it.
+    /// How long files of blobs that nothing refers to are left alone before they are removed:
+    /// whoever was bringing one may go on with it.
     #[arg(long, default_value = "10m", value_name = "TIME")]
     blob_grace: Span,
 
-    /// Bytes of large inputs and results that may be at the leader, in memory and beneath --data. Beyond it senders wait
-    /// until a worker takes some, or jobs end.
+    /// Bytes of large inputs and results that may be at the leader, in memory and beneath --data.
+    /// Beyond it senders wait until a worker takes some, or jobs end.
     #[arg(long, default_value = "64GiB", value_name = "SIZE")]
     spool_max: ByteSize,
 
-    /// Bytes that are kept free on the disk of --data for the log, so that jobs can end and be cancelled when uploads fill the rest:
-    /// senders of large files wait before it is touched, results may use half of it. Default: 256MiB, or a tenth of the file
-    /// system if that is less.
+    /// Bytes that are kept free on the disk of --data for the log, so that jobs can end and be
+    /// cancelled when uploads fill the rest: senders of large files wait before it is touched,
+    /// results may use half of it. Default: 256MiB, or a tenth of the file system if that is less.
     #[arg(long, value_name = "SIZE")]
     disk_reserve: Option<ByteSize>,
 
@@ -188,12 +196,14 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "48MiB", value_name = "SIZE")]
     buffers: ByteSize,
 
-    /// The largest SubmitJob or AckJob of a classic peer, which comes as a stream; at most 2 GiB less one byte.
+    /// The largest SubmitJob or AckJob of a classic peer, which comes as a stream; at most 2 GiB
+    /// less one byte.
     #[arg(long, default_value = "2147483647", value_name = "SIZE")]
     classic_inbound_max: ByteSize,
 
-    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone (then it goes from socket
-    /// to socket inside the kernel, where that is to be had), or the leader too. What is stored is always checked here.
+    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone
+    /// (then it goes from socket to socket inside the kernel, where that is to be had), or the
+    /// leader too. What is stored is always checked here.
     #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY", value_name = "WHERE")]
     verify: VerifyChoice,
 
@@ -201,8 +211,8 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "60s", value_name = "TIME")]
     input_wait: Span,
 
-    /// Bytes of jobs that have not ended, without large inputs, before more are refused. Default: 1GiB in memory, 16GiB on
-    /// the disk.
+    /// Bytes of jobs that have not ended, without large inputs, before more are refused. Default:
+    /// 1GiB in memory, 16GiB on the disk.
     #[arg(long, value_name = "SIZE")]
     payload_max: Option<ByteSize>,
 
@@ -218,17 +228,19 @@ pub struct LeaderArgs {
     #[arg(long, default_value = "10s", value_name = "TIME")]
     drain: Span,
 
-    /// What does the I/O: io_uring (Linux), or what runs everywhere. With auto, io_uring where it can be had; the log says
-    /// what was found.
+    /// What does the I/O: io_uring (Linux), or what runs everywhere. With auto, io_uring where it
+    /// can be had; the log says what was found.
     #[arg(long, value_enum, default_value_t, env = "HEFT_DRIVER", value_name = "DRIVER")]
     driver: DriverChoice,
 
-    /// How long to look for more before sleeping: auto, off, or a time such as 50us, at most 1ms. It makes small jobs quicker, for some
-    /// processor time while they flow; where it does not pay, or the processors are busy, auto does not do it.
+    /// How long to look for more before sleeping: auto, off, or a time such as 50us, at most 1ms.
+    /// It makes small jobs quicker, for some processor time while they flow; where it does not pay,
+    /// or the processors are busy, auto does not do it.
     #[arg(long, default_value_t = SpinMode::Auto, value_name = "HOW")]
     spin: SpinMode,
 
-    /// TCP congestion control by name. By default cubic to peers on this machine, the system's own to others.
+    /// TCP congestion control by name. By default cubic to peers on this machine, the system's own
+    /// to others.
     #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     tcp_congestion: Option<String>,
 }
@@ -248,11 +260,13 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     let driver = Driver::choose(args.driver.into()).map_err(Unavailable)?;
     info!("{driver}; {descriptors}");
     let served = driver.run(serve(args, &driver));
-    served.map_err(|error| Unavailable(format!("the driver {} cannot be run: {error}", driver.name())))?
+    served.map_err(|error| {
+        Unavailable(format!("the driver {} cannot be run: {error}", driver.name()))
+    })?
 }
 
-/// A panic anywhere ends the process, as a crash does. If it ended one task or thread alone, the rest would go on with what
-/// that one left half done, and wait for it for ever when told to stop.
+/// A panic anywhere ends the process, as a crash does. If it ended one task or thread alone, the
+/// rest would go on with what that one left half done, and wait for it for ever when told to stop.
 fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -265,8 +279,9 @@ fn end_on_panic() {
     }));
 }
 
-/// Where the data directory is, without links, so that one that is made to lead elsewhere later is of no effect. Refuses one in which
-/// other users could lead files elsewhere, or have prepared what this leader would use.
+/// Where the data directory is, without links, so that one that is made to lead elsewhere later is
+/// of no effect. Refuses one in which other users could lead files elsewhere, or have prepared what
+/// this leader would use.
 fn data_dir(args: &LeaderArgs) -> Result<PathBuf, Usage> {
     if args.allow_shared_dirs {
         return Ok(args.data.clone());
@@ -335,9 +350,11 @@ fn memory_bytes() -> Option<u64> {
 /// Refuses what no leader could work with, before anything is made.
 fn check_limits(args: &LeaderArgs) -> anyhow::Result<()> {
     if args.spool_max.0 < SPOOL_BYTES_MIN {
-        return Err(
-            Usage(format!("--spool-max {} is too little: give at least 1 MiB", args.spool_max)).into()
-        );
+        return Err(Usage(format!(
+            "--spool-max {} is too little: give at least 1 MiB",
+            args.spool_max
+        ))
+        .into());
     }
     if buffers(args) < BUFFERS_MIN {
         return Err(Usage(format!(
@@ -407,7 +424,8 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         Durability::Disk => ("disk", PAYLOAD_BYTES_ON_DISK),
         Durability::Memory => ("memory: nothing outlives this leader", PAYLOAD_BYTES_IN_MEMORY),
     };
-    let heartbeat = (args.lease.0 / 6).min(args.silence.0 / 4).min(LeaderConfig::default().heartbeat);
+    let heartbeat =
+        (args.lease.0 / 6).min(args.silence.0 / 4).min(LeaderConfig::default().heartbeat);
     let config = LeaderConfig {
         broker,
         payload_bytes_max: args.payload_max.map_or(payload_max, |size| size.0),
@@ -474,8 +492,7 @@ mod tests {
     /// Runs itself as another process, which is to end.
     #[test]
     fn a_panic_in_a_task_of_either_driver_ends_the_process_with_a_message() {
-        const NAME: &str =
-            "cli::leader::tests::a_panic_in_a_task_of_either_driver_ends_the_process_with_a_message";
+        const NAME: &str = "cli::leader::tests::a_panic_in_a_task_of_either_driver_ends_the_process_with_a_message";
         const DRIVER: &str = "HEFT_TEST_PANICS_ON";
         let drivers = [Choice::Portable, Choice::Uring];
         if let Ok(name) = std::env::var(DRIVER) {
@@ -493,7 +510,10 @@ mod tests {
             itself.args([NAME, "--exact", "--nocapture"]).env(DRIVER, choice.to_string());
             let ended = itself.output().unwrap();
             let said = String::from_utf8_lossy(&ended.stderr);
-            assert!(said.contains("a task's own") && said.contains("a defect in heft"), "{choice}: {said}");
+            assert!(
+                said.contains("a task's own") && said.contains("a defect in heft"),
+                "{choice}: {said}"
+            );
             assert_eq!(ended.status.code(), Some(101), "{choice}: {said}");
         }
     }

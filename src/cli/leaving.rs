@@ -75,7 +75,8 @@ pub(crate) enum Left {
         /// Bytes of its files that were sent, and bytes in all.
         sent: (u64, u64),
     },
-    /// It was to be withdrawn, and the leader did not answer: it may have all of the files, and then the job goes on.
+    /// It was to be withdrawn, and the leader did not answer: it may have all of the files, and
+    /// then the job goes on.
     Unanswered,
     /// It was sent, and nothing was heard of it since.
     Unknown,
@@ -134,8 +135,9 @@ pub(crate) enum Leaving {
     Ended(Finished),
 }
 
-/// Leaves a job. One whose files have not all come cannot go on without this client, and nobody else could bring the rest: it is
-/// withdrawn, so that it takes no room until the leader gives it up.
+/// Leaves a job. One whose files have not all come cannot go on without this client, and nobody
+/// else could bring the rest: it is withdrawn, so that it takes no room until the leader gives it
+/// up.
 pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving {
     let all = job.upload_bytes();
     // What has happened already, and nobody has looked at.
@@ -173,7 +175,9 @@ pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving 
         Reached::Taken => (all, all),
     };
     match ended {
-        Ok(Ok(finished)) if finished.result().is_ok_and(|result| result.status == JobStatus::Ok) => {
+        Ok(Ok(finished))
+            if finished.result().is_ok_and(|result| result.status == JobStatus::Ok) =>
+        {
             Leaving::Ended(finished)
         }
         Ok(Err(JobError::CancelledUnsent { .. })) if reached == Reached::Nothing => {

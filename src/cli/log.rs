@@ -1,7 +1,8 @@
 //! The log: lines on standard error, one for each event, whatever a peer put into its names.
 //!
-//! Nearly every line holds something that a peer chose: an id, a subject, an error that quotes one. So control characters are
-//! escaped and long values are cut here, where every line passes, and not where lines are written.
+//! Nearly every line holds something that a peer chose: an id, a subject, an error that quotes one.
+//! So control characters are escaped and long values are cut here, where every line passes, and not
+//! where lines are written.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal};
@@ -17,7 +18,8 @@ const TEXT_CHARS_MAX: usize = 2_000;
 /// Characters of one value beside the text.
 const VALUE_CHARS_MAX: usize = 300;
 
-/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`, and `usual` counts without it.
+/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`,
+/// and `usual` counts without it.
 pub fn log_to_stderr(usual: LevelFilter) {
     let asked = std::env::var("HEFT_LOG").ok();
     let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
@@ -31,7 +33,9 @@ pub fn log_to_stderr(usual: LevelFilter) {
     // A second subscriber would be refused; the first then stays, which is as good.
     tracing::subscriber::set_global_default(subscriber).ok();
     if let (Some(word), None) = (asked, level) {
-        tracing::warn!("HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}");
+        tracing::warn!(
+            "HEFT_LOG is {word:?}: use error, warn, info, debug or trace; taking {usual}"
+        );
     }
 }
 
@@ -86,7 +90,8 @@ impl<W: fmt::Write> Plain<'_, W> {
     }
 }
 
-/// Whether a character does something to what stands around it: ends the line, moves the cursor, changes the direction.
+/// Whether a character does something to what stands around it: ends the line, moves the cursor,
+/// changes the direction.
 pub(super) fn moves(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

@@ -1,5 +1,5 @@
-//! The commands of `heft`: what a person types becomes a configuration, what a role says becomes lines and exit codes.
-//! Only `main.rs` calls it.
+//! The commands of `heft`: what a person types becomes a configuration, what a role says becomes
+//! lines and exit codes. Only `main.rs` calls it.
 
 mod all;
 pub mod blob;
@@ -68,9 +68,9 @@ pub async fn stop_signal() {
     }
 }
 
-/// Sees to it that a write beyond the limit of a file's size (`ulimit -f`) fails with an error, as one to a full disk does.
-/// By default the signal that comes with it ends the process without a word. It is caught and not ignored: programs that
-/// jobs run would inherit that.
+/// Sees to it that a write beyond the limit of a file's size (`ulimit -f`) fails with an error, as
+/// one to a full disk does. By default the signal that comes with it ends the process without a
+/// word. It is caught and not ignored: programs that jobs run would inherit that.
 pub fn outlive_file_limit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let caught = runtime.and_then(|runtime| {
@@ -79,7 +79,9 @@ pub fn outlive_file_limit() {
         signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
     });
     if let Err(error) = caught {
-        tracing::warn!("a file that grows beyond the limit of the system will end this process: {error}");
+        tracing::warn!(
+            "a file that grows beyond the limit of the system will end this process: {error}"
+        );
     }
 }
 
@@ -93,7 +95,8 @@ pub enum Output {
     Json,
 }
 
-/// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path without links.
+/// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path
+/// without links.
 pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
     crate::fs::own_dir::check(path).map_err(|error| not_safe(what, flag, path, &error))
 }
@@ -113,17 +116,18 @@ const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
-    /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that long for it to
-    /// answer the hello, and so does a job with large files.
+    /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that
+    /// long for it to answer the hello, and so does a job with large files.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
-    /// How long to wait for the answer to a question: status, dlq, explain, cancel and the like. What has to read all files, such as
-    /// verify, gets an hour at least.
+    /// How long to wait for the answer to a question: status, dlq, explain, cancel and the like.
+    /// What has to read all files, such as verify, gets an hour at least.
     #[arg(long, value_name = "TIME", default_value = "30s", global = true)]
     answer_wait: Span,
 
-    /// TCP congestion control by name, such as cubic; without it, connections on this machine take cubic or reno.
+    /// TCP congestion control by name, such as cubic; without it, connections on this machine take
+    /// cubic or reno.
     #[arg(long, value_name = "NAME", global = true, value_parser = congestion)]
     tcp_congestion: Option<String>,
 }
@@ -147,10 +151,11 @@ impl Reach {
         Client::connect(leader, &Options { answer_wait, ..self.asking_options("") }).await
     }
 
-    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for that as long as for the leader
-    /// itself.
+    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for
+    /// that as long as for the leader itself.
     pub(crate) fn asking_options(&self, client_id: &str) -> Options {
-        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it came.
+        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it
+        // came.
         let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
         Options { welcome_wait, answer_wait: Some(self.answer_wait.0), ..self.options(client_id) }
     }
@@ -158,7 +163,11 @@ impl Reach {
 
 /// Reads a job's id from the command line.
 pub(crate) fn job_id(text: &str) -> Result<Uuid, String> {
-    let form = || format!("{text:?} is no job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff");
+    let form = || {
+        format!(
+            "{text:?} is not a valid job id: it is a Guid such as 00112233-4455-6677-8899-aabbccddeeff"
+        )
+    };
     text.parse().map_err(|_| form())
 }
 
@@ -216,10 +225,13 @@ pub(crate) fn about(time: Duration) -> String {
     ];
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let mut units = UNITS.iter().rev();
-    let Some((unit, factor)) = units.find(|(_, factor)| micros >= *factor) else { return "0s".to_owned() };
+    let Some((unit, factor)) = units.find(|(_, factor)| micros >= *factor) else {
+        return "0s".to_owned();
+    };
     let (whole, rest) = (micros / factor, micros % factor);
     match units.next() {
-        // Days with hours, hours with minutes, minutes with seconds; below that one digit behind the point.
+        // Days with hours, hours with minutes, minutes with seconds; below that one digit behind
+        // the point.
         Some((smaller, part)) if *factor >= 60_000_000 => match rest / part {
             0 => format!("{whole}{unit}"),
             parts => format!("{whole}{unit}{parts}{smaller}"),
@@ -237,7 +249,10 @@ mod tests {
 
     #[test]
     fn a_peers_text_does_not_turn_or_end_its_line() {
-        assert_eq!(printable("a\u{202e}b\u{2028}c\x1bd\ne größe"), "a\\u{202e}b\\u{2028}c d\ne größe");
+        assert_eq!(
+            printable("a\u{202e}b\u{2028}c\x1bd\ne größe"),
+            "a\\u{202e}b\\u{2028}c d\ne größe"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Standard output, and what it means that it cannot be written: whoever reads what a command prints must be able to tell
-//! a whole answer from the beginning of one.
+//! Standard output, and what it means that it cannot be written: whoever reads what a command
+//! prints must be able to tell a whole answer from the beginning of one.
 
 use std::io::{self, Write};
 

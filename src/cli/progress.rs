@@ -1,6 +1,6 @@
-//! How something stands while it runs: lines that are written over and over on a terminal, with a bar, a rate and the time
-//! that is left while bytes move; or a JSON object for each event; elsewhere only what a log needs. `job_line.rs` shows jobs
-//! so, and `dataset/board.rs` puts.
+//! How something stands while it runs: lines that are written over and over on a terminal, with a
+//! bar, a rate and the time that is left while bytes move; or a JSON object for each event;
+//! elsewhere only what a log needs. `job_line.rs` shows jobs so, and `dataset/board.rs` puts.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -40,7 +40,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Notes that so many bytes are done; gives the bytes a second of the last while, once there is one.
+    /// Notes that so many bytes are done; gives the bytes a second of the last while, once there is
+    /// one.
     pub(super) fn rate(&mut self, now: Instant, done: u64) -> Option<u64> {
         // After a break less may be done than before.
         if self.seen.back().is_some_and(|(_, before)| *before > done) {
@@ -98,8 +99,8 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// As a program reads it: `event`, what it is about, `done`, `total`, `bytes_per_s`, `eta_s` and `text`, null where they say
-    /// nothing.
+    /// As a program reads it: `event`, what it is about, `done`, `total`, `bytes_per_s`, `eta_s`
+    /// and `text`, null where they say nothing.
     pub(super) fn as_json(&self, (kind, id): (&str, &str)) -> Value {
         let mut members = self.more.clone();
         let eta = self.bytes.and_then(|(done, total)| eta_s(done, total, self.rate));
@@ -251,12 +252,14 @@ impl Teller {
 
 /// Bytes, a bar, the rate and the time that is left.
 pub(super) fn moving(what: &str, done: u64, total: u64, rate: Option<u64>) -> String {
-    let share =
-        |of: u64| u64::try_from(u128::from(done) * u128::from(of) / u128::from(total.max(1))).unwrap_or(of);
+    let share = |of: u64| {
+        u64::try_from(u128::from(done) * u128::from(of) / u128::from(total.max(1))).unwrap_or(of)
+    };
     let filled = usize::try_from(share(BAR_CHARS as u64)).unwrap_or(BAR_CHARS).min(BAR_CHARS);
     let bar: String =
         std::iter::repeat_n('#', filled).chain(std::iter::repeat('-')).take(BAR_CHARS).collect();
-    let mut text = format!("{what} [{bar}] {}% {} of {}", share(100), ByteSize(done), ByteSize(total));
+    let mut text =
+        format!("{what} [{bar}] {}% {} of {}", share(100), ByteSize(done), ByteSize(total));
     if let Some(rate) = rate {
         text.push_str(&format!(", {}/s", ByteSize(rate)));
     }

@@ -1,4 +1,5 @@
-//! `heft result get`: fetches the result of a job that has ended, whoever submitted it, with what was too large to come with it.
+//! `heft result get`: fetches the result of a job that has ended, whoever submitted it, with what
+//! was too large to come with it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,8 +51,8 @@ struct GetArgs {
     /// The job.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
-    /// Unpack the files that the job made into this directory; those of a job to all workers into a directory beneath it
-    /// for each, which has the worker's id.
+    /// Unpack the files that the job made into this directory; those of a job to all workers into a
+    /// directory beneath it for each, which has the worker's id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// In which form to print.
@@ -60,7 +61,8 @@ struct GetArgs {
     /// How long to try (default: as long as it takes).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
-    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at all.
+    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at
+    /// all.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
     #[command(flatten)]
@@ -142,8 +144,9 @@ pub(crate) async fn fetch(
     Ok(fetched?)
 }
 
-/// Which parts of a result a command wants: the archive where it has a place for it, and what the job printed if that is
-/// printed. Those that are only printed pass through the directory for temporary files.
+/// Which parts of a result a command wants: the archive where it has a place for it, and what the
+/// job printed if that is printed. Those that are only printed pass through the directory for
+/// temporary files.
 pub(crate) fn downloads(out: Option<&PathBuf>, output: Output) -> Downloads {
     match (out, output) {
         (Some(dir), _) => Downloads::Directory(dir.clone()),

@@ -1,5 +1,5 @@
-//! How the result of a job is shown: what it printed goes where it belongs, what it made is unpacked, and the exit code says
-//! how it ended. `heft submit` and `heft result get` call it.
+//! How the result of a job is shown: what it printed goes where it belongs, what it made is
+//! unpacked, and the exit code says how it ended. `heft submit` and `heft result get` call it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -34,7 +34,11 @@ pub(crate) struct Show<'a> {
 }
 
 /// Shows a result; the exit code for it.
-pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> anyhow::Result<ExitCode> {
+pub(crate) fn show(
+    args: &Show<'_>,
+    result: &JobResult,
+    finished: &Finished,
+) -> anyhow::Result<ExitCode> {
     let gaps = gaps(result, finished);
     let archive = match finished.part(Purpose::Archive).and_then(Part::path) {
         Some(path) => Beside::File(path),
@@ -78,7 +82,8 @@ pub(crate) fn show(args: &Show<'_>, result: &JobResult, finished: &Finished) -> 
     Ok(exit_code(result, complete && files.is_none_or(|files| files.complete())))
 }
 
-/// Says that files of the job are nowhere, to those who did not ask for files; `whose` stands before it.
+/// Says that files of the job are nowhere, to those who did not ask for files; `whose` stands
+/// before it.
 pub(crate) fn say_left_out(result: &JobResult, whose: &str) {
     let is_told = result.lost.iter().any(|lost| lost.part == "archive");
     if let Some(bytes) = result.archive_lost.filter(|_| !is_told) {
@@ -87,7 +92,11 @@ pub(crate) fn say_left_out(result: &JobResult, whose: &str) {
 }
 
 pub(crate) fn exit_code(result: &JobResult, complete: bool) -> ExitCode {
-    if result.status == JobStatus::Ok && complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+    if result.status == JobStatus::Ok && complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    }
 }
 
 /// A text whose last line has an end.
@@ -108,12 +117,18 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
         }
         JobStatus::Failed if was_cancelled(result) => say(&format!("job {job} was cancelled")),
         JobStatus::Failed => {
-            let code = result.exit_code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
+            let code = result
+                .exit_code
+                .map(|code| format!(", its exit code is {code}"))
+                .unwrap_or_default();
             let attempts = result.attempts.filter(|attempts| *attempts > 1);
             let attempts =
                 attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
             let dead = if result.dead {
-                format!("; it is in the dead-letter queue: see `heft dlq {} show {job}`", args.leader)
+                format!(
+                    "; it is in the dead-letter queue: see `heft dlq {} show {job}`",
+                    args.leader
+                )
             } else {
                 String::new()
             };
@@ -126,7 +141,8 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
     }
 }
 
-/// Whether a result that says FAILED is what a leader makes for a job that was cancelled: no program ended for it.
+/// Whether a result that says FAILED is what a leader makes for a job that was cancelled: no
+/// program ended for it.
 fn was_cancelled(result: &JobResult) -> bool {
     let says_so = result.stderr.trim_start_matches("heft: ").starts_with("cancelled by ");
     says_so && result.exit_code.is_none() && result.stdout.is_empty()

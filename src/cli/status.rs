@@ -10,7 +10,9 @@ use clap::Args;
 use super::exit::INTERRUPTED;
 use super::table::{Side, Table, said, text, yes_or_no};
 use super::{Output, Reach, about, print, print_json, printable, say};
-use crate::answers::{ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask};
+use crate::answers::{
+    ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask,
+};
 use crate::client::Answered;
 
 const EXAMPLES: &str = "Examples:
@@ -92,7 +94,9 @@ fn render(status: &Status) -> String {
         if leader.draining { ", DRAINING: it takes no new jobs" } else { "" }
     );
     let Jobs { queued, running, done, dead } = jobs;
-    lines.push_str(&format!("jobs    {queued} queued, {running} running, {done} done, {dead} dead\n"));
+    lines.push_str(&format!(
+        "jobs    {queued} queued, {running} running, {done} done, {dead} dead\n"
+    ));
     if leader.acks_refused > 0 {
         lines.push_str(&format!(
             "        {} results did not count: their workers never had the job; the leader's log names them\n",
@@ -147,9 +151,14 @@ fn lacking(worker: &WorkerRow) -> Option<String> {
 /// The log and the disk of a leader that keeps what it acknowledged.
 fn on_disk(leader: &LeaderStatus) -> String {
     let LeaderStatus { log, disk, .. } = leader;
-    let mean = Duration::from_micros(log.log_sync_us.checked_div(log.log_syncs).unwrap_or_default());
-    let mut lines =
-        format!("log     {} records in {} syncs of {} each\n", log.log_records, log.log_syncs, about(mean));
+    let mean =
+        Duration::from_micros(log.log_sync_us.checked_div(log.log_syncs).unwrap_or_default());
+    let mut lines = format!(
+        "log     {} records in {} syncs of {} each\n",
+        log.log_records,
+        log.log_syncs,
+        about(mean)
+    );
     if disk.disk_bytes.is_some() {
         lines.push_str(&format!(
             "disk    {} free of {}, {} of it kept for the log\n",
@@ -188,7 +197,11 @@ fn workers_table(workers: &[WorkerRow]) -> Table {
             worker.credit.to_string(),
             worker.running.to_string(),
             worker.returning.to_string(),
-            said(worker.cpu_permille.map(|permille| format!("{}.{} %", permille / 10, permille % 10))),
+            said(
+                worker
+                    .cpu_permille
+                    .map(|permille| format!("{}.{} %", permille / 10, permille % 10)),
+            ),
             yes_or_no(worker.connected),
             text(&worker.patterns.join(" ")),
         ]);
@@ -273,11 +286,15 @@ no queues
         assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
         let results = json!({"leader": {"durability": "disk", "results_waiting": 2, "disk_trouble": "the disk is full"}});
         assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
-        assert!(render(&json!({"leader": {"results_waiting": 2}})).contains("RESULTS WAIT: 2 jobs have run"));
+        assert!(
+            render(&json!({"leader": {"results_waiting": 2}}))
+                .contains("RESULTS WAIT: 2 jobs have run")
+        );
         assert!(render(&json!({})).contains("no workers"));
-        for (what, why) in
-            [("room", "it has no room on its disk"), ("directory", "it cannot use its work directory")]
-        {
+        for (what, why) in [
+            ("room", "it has no room on its disk"),
+            ("directory", "it cannot use its work directory"),
+        ] {
             let lacks = json!({"workers": [{"id": "w-1", "lacks": {"what": what, "ago_ms": 61_500}}, {"id": "w-2", "lacks": null}]});
             let lacks = render(&lacks);
             assert!(

@@ -1,5 +1,5 @@
-//! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job printed, unpacks what it made,
-//! and exits with 0 only if the job ended OK.
+//! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job
+//! printed, unpacks what it made, and exits with 0 only if the job ended OK.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,8 +32,9 @@ use super::result::downloads;
 use super::show::{Show, show};
 use super::{Output, Reach, print, print_json, say, time_limit};
 
-/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what fits one frame, with room for its
-/// subject. It bounds memory; the exact limit, which depends on the subject, is the client's and the leader's to say.
+/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what
+/// fits one frame, with room for its subject. It bounds memory; the exact limit, which depends on
+/// the subject, is the client's and the leader's to say.
 const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:
@@ -64,11 +65,12 @@ pub struct SubmitArgs {
     /// An input file, and the name it gets in the job's directory (default: its own).
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
-    /// A file of a dataset that was put before, and the name it gets in the job's directory (default: its own); an id alone is
-    /// all files of the dataset.
+    /// A file of a dataset that was put before, and the name it gets in the job's directory
+    /// (default: its own); an id alone is all files of the dataset.
     #[arg(long = "cache", value_name = "CACHE_ID[/NAME[=NAME]]", value_parser = cached)]
     caches: Vec<Cached>,
-    /// The digest that large files are checked by: over the list of chunk checksums, or over every byte.
+    /// The digest that large files are checked by: over the list of chunk checksums, or over every
+    /// byte.
     #[arg(long, value_enum, default_value_t)]
     digest: DigestChoice,
     /// How chunks of large files are compressed.
@@ -77,7 +79,8 @@ pub struct SubmitArgs {
     /// Refuse the job at once if no connected worker could take it, instead of waiting for one.
     #[arg(long)]
     require_worker: bool,
-    /// Let classic workers have the job, too, although files of it are in folders: they get `data/a.bin` as `a.bin`.
+    /// Let classic workers have the job, too, although files of it are in folders: they get
+    /// `data/a.bin` as `a.bin`.
     #[arg(long)]
     flatten: bool,
     /// Smaller goes first.
@@ -86,7 +89,8 @@ pub struct SubmitArgs {
     /// Run it on every worker that matches, and show what each of them made of it.
     #[arg(long)]
     all: bool,
-    /// Send the bytes of the one --file as they are, without a JobRequest around them; its result is printed as it comes.
+    /// Send the bytes of the one --file as they are, without a JobRequest around them; its result
+    /// is printed as it comes.
     #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
     raw: bool,
     /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
@@ -95,18 +99,19 @@ pub struct SubmitArgs {
     /// Who submits (default: submit- and a random id).
     #[arg(long, value_name = "ID")]
     client: Option<String>,
-    /// How long the program may run, such as 30s. A classic worker cannot be stopped: there the job ends as failed, with TIMEOUT,
-    /// and the program goes on
+    /// How long the program may run, such as 30s. A classic worker cannot be stopped: there the job
+    /// ends as failed, with TIMEOUT, and the program goes on
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
-    /// Unpack the files that the job made into this directory; with --all those of each worker into a directory
-    /// beneath it that has the worker's id.
+    /// Unpack the files that the job made into this directory; with --all those of each worker into
+    /// a directory beneath it that has the worker's id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// In which form to print.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at all.
+    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at
+    /// all.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
     /// How long to wait for the result, such as 10m (default: as long as it takes).
@@ -187,7 +192,8 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let deadline = args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
+    let deadline =
+        args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
     let files = input_files(args, deadline).await?;
     if !args.raw {
         let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
@@ -198,15 +204,22 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Some(id) => id.clone(),
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
-    let downloads = if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
+    let downloads =
+        if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
     // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
-    let reach = if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
+    let reach =
+        if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options { downloads, ..reach };
-    let client =
-        before(args, deadline, "the leader was not reached", Client::connect(&args.leader, &options))
-            .await??;
-    // From here on Ctrl-C is for the job: it must not end the command between sending the job and waiting for it.
+    let client = before(
+        args,
+        deadline,
+        "the leader was not reached",
+        Client::connect(&args.leader, &options),
+    )
+    .await??;
+    // From here on Ctrl-C is for the job: it must not end the command between sending the job and
+    // waiting for it.
     let mut interrupts = interrupts().await;
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
@@ -214,7 +227,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         client.submit_raw(subject, raw_payload(files)?).await?
     } else {
         let unanswered = "the leader did not say what is in the sets";
-        let cached = before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
+        let cached =
+            before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
         input_names(
             files
                 .iter()
@@ -224,8 +238,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         )
         .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
         if args.flatten {
-            let names = files.iter().map(|file| &file.name).chain(cached.iter().map(|file| &file.name));
-            flattened(names.map(String::as_str)).map_err(|error| Usage(format!("--flatten: {error}")))?;
+            let names =
+                files.iter().map(|file| &file.name).chain(cached.iter().map(|file| &file.name));
+            flattened(names.map(String::as_str))
+                .map_err(|error| Usage(format!("--flatten: {error}")))?;
         }
         let spec = JobSpec {
             inputs: files,
@@ -358,17 +374,21 @@ fn request(args: &SubmitArgs) -> JobRequest {
 fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
     match (files.pop(), files.len()) {
         (Some(Input { source: Source::Memory(bytes), .. }), 0) => Ok(bytes),
-        (Some(Input { source: Source::File(file), .. }), 0) => match file.read_small(READ_BYTES_MAX) {
-            Ok(Some(content)) => Ok(content.into()),
-            Ok(None) => Err(Usage(format!(
-                "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in its one frame: submit it without --raw, so that \
+        (Some(Input { source: Source::File(file), .. }), 0) => {
+            match file.read_small(READ_BYTES_MAX) {
+                Ok(Some(content)) => Ok(content.into()),
+                Ok(None) => Err(Usage(format!(
+                    "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in its one frame: submit it without --raw, so that \
                  it goes as a transfer, or make it smaller",
-                file.path().display(),
-                file.size()
-            ))),
-            Err(error) => Err(Usage(error.to_string())),
-        },
-        (_, more) => Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1))),
+                    file.path().display(),
+                    file.size()
+                ))),
+                Err(error) => Err(Usage(error.to_string())),
+            }
+        }
+        (_, more) => {
+            Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1)))
+        }
     }
 }
 
@@ -391,12 +411,14 @@ fn cached(text: &str) -> Result<Cached, String> {
     let id = cache_id(id)?;
     let Some(inner) = inner else { return Ok(Cached { id, inner: None, name: None }) };
     let (inner, name) = inner.rsplit_once('=').unwrap_or((inner, inner));
-    let checked = |name: &str| SafeName::parse(NameUse::File, name).map_err(|error| error.to_string());
+    let checked =
+        |name: &str| SafeName::parse(NameUse::File, name).map_err(|error| error.to_string());
     let (inner, name) = (checked(inner)?.to_string(), checked(name)?.to_string());
     Ok(Cached { id, inner: Some(inner), name: Some(name) })
 }
 
-/// The files of datasets as the job names them. Where a whole dataset is meant the leader is asked what is in it.
+/// The files of datasets as the job names them. Where a whole dataset is meant the leader is asked
+/// what is in it.
 async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<InputFile>> {
     let mut files = Vec::new();
     for cached in caches {
@@ -406,7 +428,9 @@ async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<
             (_, _) => {
                 let question = ask::DatasetStatus { cache_id: id.to_owned() };
                 let shown = client.ask(&question).await?.answer;
-                files.extend(names_in(id, shown)?.into_iter().map(|name| InputFile::cached(name, id)));
+                files.extend(
+                    names_in(id, shown)?.into_iter().map(|name| InputFile::cached(name, id)),
+                );
             }
         }
     }
@@ -427,8 +451,8 @@ fn names_in(id: &str, shown: DatasetShown) -> Result<Vec<String>, Usage> {
     Ok(names)
 }
 
-/// The files of the command line. A pipe is read until its end, by a thread of its own: whoever has to write to it may never come,
-/// and nothing but the end of the process stops such a read.
+/// The files of the command line. A pipe is read until its end, by a thread of its own: whoever has
+/// to write to it may never come, and nothing but the end of the process stops such a read.
 async fn input_files(
     args: &SubmitArgs,
     deadline: Option<tokio::time::Instant>,
@@ -455,7 +479,12 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
         Some((path, name)) if !Path::new(text).exists() => (Path::new(path), name.to_owned()),
         Some(_) | None => {
             let path = Path::new(text);
-            (path, path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+            (
+                path,
+                path.file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default(),
+            )
         }
     };
     let shown = path.display();
@@ -475,7 +504,7 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
     file.take(READ_BYTES_MAX + 1).read_to_end(&mut content).map_err(unreadable)?;
     if content.len() as u64 > READ_BYTES_MAX {
         return Err(Usage(format!(
-            "{shown} is no regular file, and over {READ_BYTES_MAX} bytes ({}) come out of it: write it to a file first, \
+            "{shown} is not a regular file, and over {READ_BYTES_MAX} bytes ({}) come out of it: write it to a file first, \
              which may have any size",
             ByteSize(READ_BYTES_MAX)
         ))
@@ -605,7 +634,9 @@ fn failure(error: &anyhow::Error) -> Value {
             "waited_ms": u64::try_from(waited.0.as_millis()).unwrap_or(u64::MAX),
             "error": format!("{error:#}"),
         }),
-        Some(JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. })
+        Some(
+            JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. },
+        )
         | None => {
             json!({"status": "ERROR", "error": format!("{error:#}")})
         }
@@ -618,12 +649,20 @@ mod tests {
 
     #[test]
     fn ca08_a_file_of_a_dataset_is_named_by_its_id_its_name_and_the_jobs_name_for_it() {
-        let read = |text| cached(text).map(|cached| (cached.id.to_string(), cached.inner, cached.name));
+        let read =
+            |text| cached(text).map(|cached| (cached.id.to_string(), cached.inner, cached.name));
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(read("set-1"), Ok(("set-1".into(), None, None)));
         assert_eq!(read("set-1/a.bin"), Ok(("set-1".into(), some("a.bin"), some("a.bin"))));
-        assert_eq!(read("set-1/data/a.bin=in.bin"), Ok(("set-1".into(), some("data/a.bin"), some("in.bin"))));
-        assert_eq!(read("s/a=b=c"), Ok(("s".into(), some("a=b"), some("c"))), "the last one divides");
+        assert_eq!(
+            read("set-1/data/a.bin=in.bin"),
+            Ok(("set-1".into(), some("data/a.bin"), some("in.bin")))
+        );
+        assert_eq!(
+            read("s/a=b=c"),
+            Ok(("s".into(), some("a=b"), some("c"))),
+            "the last one divides"
+        );
         for (text, why) in [
             ("", "cache id"),
             ("/a", "cache id"),

@@ -40,7 +40,8 @@ impl Table {
             return String::new();
         }
         let width = |column: usize, head: &str| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            let cells =
+                self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
             cells.chain([head.len()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> =
@@ -48,11 +49,12 @@ impl Table {
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
         let mut text = String::new();
         for row in std::iter::once(&heads).chain(&self.rows) {
-            let cells =
-                row.iter().zip(&widths).zip(&self.heads).map(|((cell, width), (_, side))| match side {
+            let cells = row.iter().zip(&widths).zip(&self.heads).map(
+                |((cell, width), (_, side))| match side {
                     Side::Left => format!("{cell:<width$}"),
                     Side::Right => format!("{cell:>width$}"),
-                });
+                },
+            );
             let line = cells.collect::<Vec<_>>().join("  ");
             text.push_str(line.trim_end());
             text.push('\n');

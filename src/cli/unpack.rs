@@ -1,6 +1,7 @@
-//! Unpacks a job's archive beneath a directory. The archive comes from a worker and may be hostile: every entry is judged
-//! before the first byte is written and those that are not safe are skipped, names stay beneath the directory, links are
-//! never made or followed, and what it inflates to is bounded.
+//! Unpacks a job's archive beneath a directory. The archive comes from a worker and may be hostile:
+//! every entry is judged before the first byte is written and those that are not safe are skipped,
+//! names stay beneath the directory, links are never made or followed, and what it inflates to is
+//! bounded.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read, Seek};
@@ -45,8 +46,13 @@ pub(crate) fn unpack_file(archive: &Path, dir: &Path) -> anyhow::Result<Unpacked
     unpack_bounded(BufReader::new(file), dir, bytes_max)
 }
 
-fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyhow::Result<Unpacked> {
-    let mut zip = ZipArchive::new(archive).context("the job's archive is no ZIP file that can be read")?;
+fn unpack_bounded(
+    archive: impl Read + Seek,
+    dir: &Path,
+    bytes_max: u64,
+) -> anyhow::Result<Unpacked> {
+    let mut zip =
+        ZipArchive::new(archive).context("the job's archive is not a ZIP file that can be read")?;
     let entries = zip.len();
     ensure!(
         entries <= ENTRIES_MAX,
@@ -55,8 +61,13 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
     let mut unpacked = Unpacked::default();
     let mut plan = Vec::with_capacity(entries);
     for index in 0..entries {
-        let entry = zip.by_index_raw(index).with_context(|| format!("entry {index} of the job's archive"))?;
-        let name = entry.name().with_context(|| format!("entry {index} of the job's archive"))?.into_owned();
+        let entry = zip
+            .by_index_raw(index)
+            .with_context(|| format!("entry {index} of the job's archive"))?;
+        let name = entry
+            .name()
+            .with_context(|| format!("entry {index} of the job's archive"))?
+            .into_owned();
         let judged = if entry.is_symlink() {
             Err("it is a symbolic link".to_owned())
         } else if entry.encrypted() {
@@ -79,7 +90,8 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
             Err(why) => unpacked.skipped.push((name, why)),
         }
     }
-    fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    fs::create_dir_all(dir)
+        .with_context(|| format!("cannot make the directory {}", dir.display()))?;
     let root = dirfd::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     let mut left = bytes_max;
     for (index, name, safe, is_dir) in plan {
@@ -90,13 +102,16 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
             continue;
         }
         let mut entry = zip.by_index(index).with_context(|| format!("cannot unpack {name:?}"))?;
-        let mut file =
-            dirfd::replace(&root, &safe).with_context(|| format!("cannot create {}", target.display()))?;
+        let mut file = dirfd::replace(&root, &safe)
+            .with_context(|| format!("cannot create {}", target.display()))?;
         let copied = io::copy(&mut (&mut entry).take(left + 1), &mut file)
             .with_context(|| format!("cannot unpack {name:?} to {}", target.display()))?;
         if copied > left {
             dirfd::remove(&root, &safe).ok();
-            bail!("the job's archive inflates to more than {}, which is the limit", ByteSize(bytes_max));
+            bail!(
+                "the job's archive inflates to more than {}, which is the limit",
+                ByteSize(bytes_max)
+            );
         }
         left -= copied;
         make_executable(&file, entry.unix_mode())
@@ -106,8 +121,8 @@ fn unpack_bounded(archive: impl Read + Seek, dir: &Path, bytes_max: u64) -> anyh
     Ok(unpacked)
 }
 
-/// Gives a program its x bits back: where the archive has one, who may read the file may run it. Nothing else of the archive's
-/// modes counts, such as set-user-ID.
+/// Gives a program its x bits back: where the archive has one, who may read the file may run it.
+/// Nothing else of the archive's modes counts, such as set-user-ID.
 fn make_executable(file: &File, archived: Option<u32>) -> io::Result<()> {
     if archived.is_some_and(|mode| mode & 0o111 != 0) {
         let mode = file.metadata()?.permissions().mode() & 0o777;
@@ -141,7 +156,8 @@ mod tests {
 
     impl Dir {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("heft-unpack-{name}-{}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("heft-unpack-{name}-{}", std::process::id()));
             fs::remove_dir_all(&dir).ok();
             fs::create_dir(&dir).unwrap();
             Dir(dir)
@@ -186,7 +202,8 @@ mod tests {
             }
         });
         unpack(&zipped, &dir.0).unwrap();
-        let mode = |name: &str| fs::metadata(dir.0.join(name)).unwrap().permissions().mode() & 0o7777;
+        let mode =
+            |name: &str| fs::metadata(dir.0.join(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode("run"), mode("data") | (mode("data") & 0o444) >> 2);
         assert_eq!(mode("data") & 0o7111, 0);
     }
@@ -205,10 +222,14 @@ mod tests {
             let [(skipped, why)] = &unpacked.skipped[..] else { panic!("{name:?}: {unpacked:?}") };
             assert!(skipped == name && why.starts_with("the name "), "{name:?}: {why}");
         }
-        let linked = archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
+        let linked =
+            archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
         let unpacked = unpack(&linked, &out).unwrap();
         assert_eq!(unpacked.skipped, [("link".to_owned(), "it is a symbolic link".to_owned())]);
-        assert_eq!((fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()), (1, 1));
+        assert_eq!(
+            (fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()),
+            (1, 1)
+        );
     }
 
     #[test]

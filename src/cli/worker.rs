@@ -20,8 +20,8 @@ use crate::worker::limits::{
     ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
 };
 use crate::worker::{
-    Abandoned, CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig, check_link,
-    remove_abandoned,
+    Abandoned, CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig,
+    check_link, remove_abandoned,
 };
 
 use super::exit::Usage;
@@ -70,29 +70,31 @@ pub struct WorkerArgs {
     /// [default: half of what the file system has for it]
     #[arg(long, value_name = "SIZE")]
     pub cache_budget: Option<ByteSize>,
-    /// How files of datasets get into job directories, read-only: auto, reflink, hardlink or copy; auto takes
-    /// reflinks, else copies; with hard links a job can change the dataset for later ones
+    /// How files of datasets get into job directories, read-only: auto, reflink, hardlink or copy;
+    /// auto takes reflinks, else copies; with hard links a job can change the dataset for later
+    /// ones
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
-    /// Keep the cache alone and take no jobs: for a classic worker on this host that uses the directory, which so gets datasets and
-    /// inputs of any size
+    /// Keep the cache alone and take no jobs: for a classic worker on this host that uses the
+    /// directory, which so gets datasets and inputs of any size
     #[arg(long)]
     pub cache_only: bool,
     /// The classic worker's id, if the leader cannot tell it by its address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
-    /// Take a work, cache or exe directory that another user owns or can write to; who can may lead the worker's files elsewhere,
-    /// or have it run programs
+    /// Take a work, cache or exe directory that another user owns or can write to; who can may lead
+    /// the worker's files elsewhere, or have it run programs
     #[arg(long)]
     pub allow_shared_dirs: bool,
     /// Jobs at a time
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
-    /// Share of the processors above which a free place is offered up to a second later, 0.10 to 0.95
+    /// Share of the processors above which a free place is offered up to a second later, 0.10 to
+    /// 0.95
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75, value_parser = cpu_cap)]
     pub cpu_cap: f64,
-    /// The worker's id, a Guid; started again with the same one, the leader knows it and gets the results
-    /// it had not taken yet [default: random]
+    /// The worker's id, a Guid; started again with the same one, the leader knows it and gets the
+    /// results it had not taken yet [default: random]
     #[arg(long, value_name = "GUID")]
     pub id: Option<Uuid>,
     /// What the leader calls it in its logs and status
@@ -127,8 +129,9 @@ pub struct WorkerArgs {
     /// work directory's file system if that is less]
     #[arg(long, value_name = "SIZE")]
     pub returning_max: Option<ByteSize>,
-    /// Give programs this variable of the worker's environment too; may be repeated. They get PATH, HOME, LANG and TZ, and of
-    /// their job TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT, HEFT_EXEC and HEFT_WORKER
+    /// Give programs this variable of the worker's environment too; may be repeated. They get PATH,
+    /// HOME, LANG and TZ, and of their job TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT,
+    /// HEFT_EXEC and HEFT_WORKER
     #[arg(long, value_name = "NAME", value_parser = pass_env)]
     pub pass_env: Vec<String>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]
@@ -201,8 +204,10 @@ fn max_par(text: &str) -> Result<u32, String> {
 /// Reads a share of the processors (ENV03).
 fn cpu_cap(text: &str) -> Result<f64, String> {
     let share = text.trim().parse().ok().filter(|share| (0.10..=0.95).contains(share));
-    let form =
-        || "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95".to_owned();
+    let form = || {
+        "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95"
+            .to_owned()
+    };
     share.ok_or_else(form)
 }
 
@@ -239,7 +244,8 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     for name in args.pass_env.iter().filter(|name| std::env::var_os(name).is_none()) {
         tracing::warn!("--pass-env {name}: it is not set here, so programs do not get it");
     }
-    // One thread, which lives as long as the worker: programs that it launched are killed when it ends.
+    // One thread, which lives as long as the worker: programs that it launched are killed when it
+    // ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -273,8 +279,9 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     })
 }
 
-/// Opens the worker with its cache. Several workers of one machine may use the directory that is the default; the first keeps it,
-/// and the others read what is there, as they always could. A directory that was named is wanted for this worker.
+/// Opens the worker with its cache. Several workers of one machine may use the directory that is
+/// the default; the first keeps it, and the others read what is there, as they always could. A
+/// directory that was named is wanted for this worker.
 fn open(args: &WorkerArgs, is_cache_named: bool, exec: Exec) -> Result<Worker<Exec>> {
     let config = args.worker_config();
     match Worker::new(config.clone(), exec.clone()) {
@@ -288,8 +295,8 @@ fn open(args: &WorkerArgs, is_cache_named: bool, exec: Exec) -> Result<Worker<Ex
     }
 }
 
-/// Closes this process's memory and environment to others of its user: programs of jobs could read there what they are not
-/// passed. It costs core dumps. Nothing is closed to root.
+/// Closes this process's memory and environment to others of its user: programs of jobs could read
+/// there what they are not passed. It costs core dumps. Nothing is closed to root.
 fn keep_secrets() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("jobs can read this worker's environment: {error}");
@@ -301,7 +308,10 @@ fn this_program() -> Option<PathBuf> {
     let link = Path::new("/proc/self/exe");
     let found = link.exists().then(|| link.to_owned());
     if found.is_none() {
-        tracing::warn!("there is no {}: if this worker is killed, its programs go on", link.display());
+        tracing::warn!(
+            "there is no {}: if this worker is killed, its programs go on",
+            link.display()
+        );
     }
     found
 }
@@ -327,9 +337,14 @@ pub fn launch(args: &LaunchArgs) -> ExitCode {
 /// Programs run with their job's directory as the current one, so paths must not depend on it.
 fn absolute(config: ExecConfig) -> Result<ExecConfig> {
     let whole = |path: &Path| {
-        std::path::absolute(path).with_context(|| format!("cannot make {} an absolute path", path.display()))
+        std::path::absolute(path)
+            .with_context(|| format!("cannot make {} an absolute path", path.display()))
     };
-    Ok(ExecConfig { exe_dir: whole(&config.exe_dir)?, cache_dir: whole(&config.cache_dir)?, ..config })
+    Ok(ExecConfig {
+        exe_dir: whole(&config.exe_dir)?,
+        cache_dir: whole(&config.cache_dir)?,
+        ..config
+    })
 }
 
 /// Makes a directory that is not there yet (FS01).
@@ -342,9 +357,16 @@ fn make(path: &Path, what: &str, flag: &str, mode: u32) -> Result<(), Usage> {
     })
 }
 
-/// Makes a directory that is not there yet, unless other users could lead what is written there elsewhere. Gives its path without
-/// links: one that is made to lead elsewhere later is of no effect.
-fn make_own(path: &Path, what: &str, flag: &str, mode: u32, allowed: bool) -> Result<PathBuf, Usage> {
+/// Makes a directory that is not there yet, unless other users could lead what is written there
+/// elsewhere. Gives its path without links: one that is made to lead elsewhere later is of no
+/// effect.
+fn make_own(
+    path: &Path,
+    what: &str,
+    flag: &str,
+    mode: u32,
+    allowed: bool,
+) -> Result<PathBuf, Usage> {
     if allowed {
         make(path, what, flag, mode)?;
         return Ok(path.canonicalize().unwrap_or_else(|_| path.to_owned()));
@@ -355,8 +377,9 @@ fn make_own(path: &Path, what: &str, flag: &str, mode: u32, allowed: bool) -> Re
     check_own(what, flag, &path)
 }
 
-/// Makes the directory of programs, if it is not there yet, unless other users could put programs there: those would run with
-/// the rights of this worker. Links to it are followed for each job, so that it can be exchanged by those who may.
+/// Makes the directory of programs, if it is not there yet, unless other users could put programs
+/// there: those would run with the rights of this worker. Links to it are followed for each job, so
+/// that it can be exchanged by those who may.
 fn make_programs(path: &Path, allowed: bool) -> Result<(), Usage> {
     let check = || match allowed {
         true => Ok(()),
@@ -404,7 +427,10 @@ fn clear(args: &WorkerArgs) {
             }
         }
         Err(error) => {
-            tracing::warn!("cannot look for old job directories in {}: {error}", args.work_dir.display());
+            tracing::warn!(
+                "cannot look for old job directories in {}: {error}",
+                args.work_dir.display()
+            );
         }
     }
 }
@@ -465,7 +491,11 @@ mod tests {
         let config = args.worker_config();
         assert_eq!(
             config.cache,
-            Some(CacheConfig { directory: "/c".into(), budget: Some(5 << 30), link: LinkMode::Copy })
+            Some(CacheConfig {
+                directory: "/c".into(),
+                budget: Some(5 << 30),
+                link: LinkMode::Copy
+            })
         );
         assert_eq!((config.cache_only, config.cache_for), (true, Some(id)));
         assert_eq!(args.exec_config().cache_link, LinkMode::Copy);
@@ -476,7 +506,10 @@ mod tests {
     #[test]
     fn bad_flags_are_refused_with_the_range() {
         for (flags, text) in [
-            ("--max-par 0", "--max-par, or else WORKER_MAX_PAR, takes a whole number from 1 to 10000"),
+            (
+                "--max-par 0",
+                "--max-par, or else WORKER_MAX_PAR, takes a whole number from 1 to 10000",
+            ),
             ("--max-par 10001", "from 1 to 10000"),
             (
                 "--cpu-cap 0.99",

@@ -1,8 +1,9 @@
 //! The parts of results that are on their way to a client, over all of its connections.
 //!
-//! Connections hand it the frames of downloads as they read them, so that a chunk goes from the socket to its sink without
-//! another task between; the driver says which jobs may bring parts and takes them when they are whole. It never sends a
-//! frame and waits: answers are queued on the connection and flushed beside.
+//! Connections hand it the frames of downloads as they read them, so that a chunk goes from the
+//! socket to its sink without another task between; the driver says which jobs may bring parts and
+//! takes them when they are whole. It never sends a frame and waits: answers are queued on the
+//! connection and flushed beside.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -64,9 +65,12 @@ impl fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// None yet. Threads report to `reports`, which has to come back by [`report`](Self::report); jobs whose parts
-    /// have news come through `news`.
-    pub(super) fn new(reports: mpsc::UnboundedSender<Report>, news: mpsc::UnboundedSender<Uuid>) -> Self {
+    /// None yet. Threads report to `reports`, which has to come back by [`report`](Self::report);
+    /// jobs whose parts have news come through `news`.
+    pub(super) fn new(
+        reports: mpsc::UnboundedSender<Report>,
+        news: mpsc::UnboundedSender<Uuid>,
+    ) -> Self {
         let arriving = transfer::Downloads::new(PARTS_COMING_MAX, reports);
         let inner = Inner { arriving, wanted: HashMap::new(), downs: 0, news };
         Arrivals { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(Notify::new()) }
@@ -131,7 +135,9 @@ impl Arrivals {
                 inner.open(conn, writer, id, open, &mut out);
                 Turn::Nothing
             }),
-            Some(Kind::Done | Kind::Piece | Kind::Void) => inner.arriving.on_frame(conn, frame, &mut out),
+            Some(Kind::Done | Kind::Piece | Kind::Void) => {
+                inner.arriving.on_frame(conn, frame, &mut out)
+            }
             Some(Kind::Abort) if inner.arriving.get(id).is_some() => {
                 inner.arriving.on_frame(conn, frame, &mut out)
             }
@@ -169,7 +175,8 @@ impl Arrivals {
         let id = report.transfer;
         let mut inner = self.lock();
         let turn = inner.arriving.on_report(report, &mut out);
-        let Some(writer) = inner.arriving.get(id).map(|(arriving, _)| arriving.writer.clone()) else {
+        let Some(writer) = inner.arriving.get(id).map(|(arriving, _)| arriving.writer.clone())
+        else {
             return;
         };
         let ended = inner.take_turn(id, turn);
@@ -200,7 +207,8 @@ impl Arrivals {
             return Some((Vec::new(), Vec::new()));
         };
         // What an earlier attempt had begun to send is not of this result.
-        arriving.retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == id));
+        arriving
+            .retain(|id, arriving| arriving.job != job || named.iter().any(|named| named.id == id));
         let ours = named.iter().filter(|named| downloads.wants(named.purpose));
         let is_settled = |named: &Named| match arriving.get(named.id) {
             Some((_, download)) => *download.state() != DownloadState::Receiving,
@@ -235,20 +243,29 @@ impl Arrivals {
     pub(super) fn progress(&self, job: Uuid) -> (u64, u64) {
         let inner = self.lock();
         let own = inner.arriving.iter().filter(|(_, arriving, _)| arriving.job == job);
-        own.map(|(_, _, download)| download.progress()).fold((0, 0), |(done, total), (came, size)| {
-            (done.saturating_add(came), total.saturating_add(size))
-        })
+        own.map(|(_, _, download)| download.progress())
+            .fold((0, 0), |(done, total), (came, size)| {
+                (done.saturating_add(came), total.saturating_add(size))
+            })
     }
 }
 
 impl Inner {
-    fn open(&mut self, conn: Conn, writer: &LinkWriter, id: Uuid, open: Open, out: &mut Vec<OutFrame>) {
+    fn open(
+        &mut self,
+        conn: Conn,
+        writer: &LinkWriter,
+        id: Uuid,
+        open: Open,
+        out: &mut Vec<OutFrame>,
+    ) {
         let (job, purpose) = (open.owner, open.purpose);
         let Some(wanted) = self.wanted.get_mut(&job) else {
             return out.push(refusal(id, Reason::CANCELLED, "not wanted"));
         };
         wanted.gone.remove(&id);
-        // The first attempt at another leader has the ids of the first one at the leader before, and need not give the same.
+        // The first attempt at another leader has the ids of the first one at the leader before,
+        // and need not give the same.
         if self.arriving.get(id).is_some_and(|(_, download)| download.is_of(&open)) {
             self.arriving.reopen(conn, id, open, out);
             if let Some(arriving) = self.arriving.owner_mut(id) {
@@ -268,7 +285,8 @@ impl Inner {
         // A part has one blob at a time: what an earlier attempt had begun to send is dropped.
         self.arriving.retain(|_, old| (old.job, old.purpose) != (job, purpose));
         let owner = Arriving { file, job, purpose, writer: writer.clone() };
-        match self.arriving.start(Opened { id, open, owner, on: conn, sink, not_needed: None }, out) {
+        match self.arriving.start(Opened { id, open, owner, on: conn, sink, not_needed: None }, out)
+        {
             Ok(()) => {
                 for rest in wanted.gone.values_mut() {
                     rest.file.take_if(|(of, _)| *of == purpose);
@@ -295,9 +313,15 @@ impl Inner {
     }
 
     fn on_abort(&mut self, id: Uuid, abort: &Abort) {
-        let Some((Arriving { file, job, purpose, .. }, download)) = self.arriving.remove(id) else { return };
+        let Some((Arriving { file, job, purpose, .. }, download)) = self.arriving.remove(id) else {
+            return;
+        };
         if let Some(wanted) = self.wanted.get_mut(&job) {
-            let why = format!("the leader ended the transfer ({}): {}", abort.reason, abort.text.as_str());
+            let why = format!(
+                "the leader ended the transfer ({}): {}",
+                abort.reason,
+                abort.text.as_str()
+            );
             let file = file.map(|file| (purpose, file));
             wanted.gone.insert(id, Rest { why, here: download.leading_bytes(), file });
         }

@@ -1,5 +1,5 @@
-//! Questions to a leader and their answers (60, 61): which are under way, and the answers that come in parts. It does no
-//! I/O; the driver hands it connections and frames.
+//! Questions to a leader and their answers (60, 61): which are under way, and the answers that come
+//! in parts. It does no I/O; the driver hands it connections and frames.
 
 use std::collections::HashMap;
 
@@ -68,12 +68,20 @@ impl Questions {
             question.reply.send(Err(ClientError::Busy { limit: QUESTIONS_MAX })).ok();
             return;
         }
-        self.open.insert(Uuid::new_v4(), Open { question, asked: false, parts: Map::new(), bytes: 0 });
+        self.open
+            .insert(Uuid::new_v4(), Open { question, asked: false, parts: Map::new(), bytes: 0 });
     }
 
     /// Sends what waits for this connection.
-    pub(super) fn send(&mut self, conn: Conn, address: &str, mode: &Mode, outbox: &mpsc::Sender<Outgoing>) {
-        let waiting = self.open.iter().filter(|(_, open)| open.question.conn == conn && !open.asked);
+    pub(super) fn send(
+        &mut self,
+        conn: Conn,
+        address: &str,
+        mode: &Mode,
+        outbox: &mpsc::Sender<Outgoing>,
+    ) {
+        let waiting =
+            self.open.iter().filter(|(_, open)| open.question.conn == conn && !open.asked);
         let ids: Vec<Uuid> = waiting.map(|(id, _)| *id).collect();
         for id in ids {
             let Some(open) = self.open.get_mut(&id) else { continue };
@@ -111,8 +119,9 @@ impl Questions {
         };
         open.bytes = open.bytes.saturating_add(answer.json.len());
         if open.bytes > QUESTION_ANSWER_BYTES_MAX {
-            let why =
-                format!("it has over {QUESTION_ANSWER_BYTES_MAX} bytes, which is the limit: ask for less");
+            let why = format!(
+                "it has over {QUESTION_ANSWER_BYTES_MAX} bytes, which is the limit: ask for less"
+            );
             return self.close(frame.corr_id, Err(bad(why)));
         }
         let part: Map<String, Value> = match serde_json::from_slice(answer.json) {
@@ -127,7 +136,8 @@ impl Questions {
                 self.close(frame.corr_id, Ok(whole));
             }
             AnswerStatus::Error => {
-                let failure: Failure = serde_json::from_value(Value::Object(part)).unwrap_or_default();
+                let failure: Failure =
+                    serde_json::from_value(Value::Object(part)).unwrap_or_default();
                 let text = Some(failure.error).filter(|text| !text.is_empty());
                 let text = text.unwrap_or_else(|| "an error without a text".to_owned());
                 self.close(frame.corr_id, Err(ClientError::Answered(text)));
@@ -170,7 +180,9 @@ mod tests {
     #[test]
     fn parts_of_an_answer_join_their_lists_and_the_last_of_other_members_counts() {
         let mut whole = Map::new();
-        for part in [json!({"jobs": [1, 2], "more": true}), json!({"jobs": [3], "more": false, "x": null})] {
+        for part in
+            [json!({"jobs": [1, 2], "more": true}), json!({"jobs": [3], "more": false, "x": null})]
+        {
             let Value::Object(part) = part else { panic!("an object") };
             join(&mut whole, part);
         }

@@ -12,7 +12,9 @@ use super::Options;
 use super::arrivals::Arrivals;
 use super::dispatch::Conn;
 use crate::model::{ClientConfig, JsonModel};
-use crate::peer::{self, InFrame, LinkError, LinkWriter, OutFrame, OwnSigns, Patience, Settings, Uplink};
+use crate::peer::{
+    self, InFrame, LinkError, LinkWriter, OutFrame, OwnSigns, Patience, Settings, Uplink,
+};
 use crate::wire::Part;
 
 /// How long a connection is read on after its last frame was sent, so that the other side has it.
@@ -66,7 +68,8 @@ impl Mode {
         }
     }
 
-    /// Blobs of jobs that may be on one connection: half of its transfers, the other half is for parts of results.
+    /// Blobs of jobs that may be on one connection: half of its transfers, the other half is for
+    /// parts of results.
     pub(super) fn blobs_max(&self) -> usize {
         match self {
             Mode::Announced { transfers_max: Some(max), .. } => {
@@ -79,7 +82,12 @@ impl Mode {
     pub(super) fn of_welcome(welcome: &Welcome) -> Mode {
         let software = welcome.software.as_str().to_owned();
         let transfers_max = welcome.limits.value(LimitId::TRANSFERS);
-        Mode::Announced { leader: welcome.leader, software, features: welcome.features, transfers_max }
+        Mode::Announced {
+            leader: welcome.leader,
+            software,
+            features: welcome.features,
+            transfers_max,
+        }
     }
 }
 
@@ -112,7 +120,8 @@ pub(super) enum News {
     Welcome { mode: Mode },
     /// A frame came.
     Frame(InFrame),
-    /// It is not connected (any more) and tries again after `retry_in`. `unsent` were in the outbox.
+    /// It is not connected (any more) and tries again after `retry_in`. `unsent` were in the
+    /// outbox.
     Down { why: String, retry_in: Duration, unsent: Vec<Uuid> },
 }
 
@@ -192,7 +201,8 @@ struct Lost {
 struct Connection {
     uplink: Uplink,
     reporter: Reporter,
-    /// What came and has not been reported yet: whoever reads may be dropped while it waits for that.
+    /// What came and has not been reported yet: whoever reads may be dropped while it waits for
+    /// that.
     unreported: Option<News>,
 }
 
@@ -224,7 +234,8 @@ impl Connection {
         let up = News::Up { mode: mode.clone(), address, outbox, writer: writer.clone() };
         self.reporter.report(up).await?;
         let mut unsent = Vec::new();
-        // Two loops side by side: reading must go on while a full outbox waits, or both ends could wait for each other.
+        // Two loops side by side: reading must go on while a full outbox waits, or both ends could
+        // wait for each other.
         let lost = tokio::select! {
             lost = self.read(&writer, &mut mode) => lost,
             sent = forward(&mut queue, &writer, &mut unsent) => match sent {
@@ -281,7 +292,8 @@ impl Connection {
     }
 }
 
-/// Sends what the driver puts into the outbox. Ends when the driver closes it, or when the connection takes no more.
+/// Sends what the driver puts into the outbox. Ends when the driver closes it, or when the
+/// connection takes no more.
 async fn forward(
     queue: &mut mpsc::Receiver<Outgoing>,
     writer: &LinkWriter,

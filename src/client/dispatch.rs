@@ -1,11 +1,11 @@
-//! Which connection a job goes to, and when it goes elsewhere (CL03-CL10). It knows job ids and connection numbers
-//! only: no socket, no clock, no payload. The client's driver feeds it what happened and does what it says; a client
-//! of one leader is the same with one connection.
+//! Which connection a job goes to, and when it goes elsewhere (CL03-CL10). It knows job ids and
+//! connection numbers only: no socket, no clock, no payload. The client's driver feeds it what
+//! happened and does what it says; a client of one leader is the same with one connection.
 //!
-//! A job is *pending* until it is handed to a live connection and *in flight* from then on, on exactly one connection.
-//! It leaves a dead connection once the grace is over (CL07), under its own id. A connection that comes back gets its
-//! jobs again at once: leaders know a job by its id and do not take it twice (DD04), and one that has forgotten it must
-//! hear of it again.
+//! A job is *pending* until it is handed to a live connection and *in flight* from then on, on
+//! exactly one connection. It leaves a dead connection once the grace is over (CL07), under its own
+//! id. A connection that comes back gets its jobs again at once: leaders know a job by its id and
+//! do not take it twice (DD04), and one that has forgotten it must hear of it again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -52,10 +52,9 @@ impl FromStr for Policy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Policy::ALL
-            .into_iter()
-            .find(|policy| policy.name() == text)
-            .ok_or_else(|| format!("\"{text}\" is not a policy: use round-robin or least-in-flight"))
+        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
+            format!("\"{text}\" is not a policy: use round-robin or least-in-flight")
+        })
     }
 }
 
@@ -73,7 +72,8 @@ pub enum Event {
     Down(Conn, Vec<Uuid>),
     /// The job could not be handed to the connection, which is about to end (CL05).
     NotSent(Conn, Uuid),
-    /// The leader does not take the job because it is about to stop; it has to go elsewhere, or wait for the next leader.
+    /// The leader does not take the job because it is about to stop; it has to go elsewhere, or
+    /// wait for the next leader.
     TurnedAway(Conn, Uuid),
     /// A result or a refusal came, from whichever connection (CL10).
     Ended(Uuid),
@@ -309,8 +309,11 @@ impl Dispatch {
 
     fn move_after_grace(&mut self, now: Micros) {
         for conn in 0..self.links.len() {
-            let over =
-                self.links.get(conn).and_then(|link| self.grace_end(*link)).is_some_and(|end| end <= now);
+            let over = self
+                .links
+                .get(conn)
+                .and_then(|link| self.grace_end(*link))
+                .is_some_and(|end| end <= now);
             if !over || self.in_flight(conn) == 0 {
                 continue;
             }
@@ -368,8 +371,8 @@ impl Dispatch {
     }
 }
 
-/// Divides a cap over connections (CP06): evenly, at least one each, the remainder to the first ones. A total below the
-/// number of connections gives each one job.
+/// Divides a cap over connections (CP06): evenly, at least one each, the remainder to the first
+/// ones. A total below the number of connections gives each one job.
 pub fn split_cap(total: u32, conns: usize) -> Vec<u32> {
     let count = u32::try_from(conns).unwrap_or(u32::MAX).max(1);
     let base = (total / count).max(1);

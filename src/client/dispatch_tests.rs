@@ -85,7 +85,8 @@ fn cl05_without_a_live_connection_jobs_wait_and_go_out_in_order() {
     assert_eq!(world.dispatch.pending(), 3);
     assert_eq!(world.dispatch.next_deadline(), None);
     world.does(Event::Up(1), &[first(1, 1), first(1, 2), first(1, 3)]);
-    // A frame that was still in the outbox was certainly not sent; the one that left it stays in flight.
+    // A frame that was still in the outbox was certainly not sent; the one that left it stays in
+    // flight.
     world.does(Event::Down(1, vec![job(2), job(3)]), &[]);
     assert_eq!(world.dispatch.pending(), 2);
     world.does(Event::Up(0), &[first(0, 2), first(0, 3)]);
@@ -227,10 +228,14 @@ fn transition_table_of_a_clients_job() {
     let states: [State<Dispatch>; 7] = [
         ("down, no job", || after(&[])),
         ("down, pending", || after(&[Event::Submit(JOB)])),
-        ("down, in flight", || after(&[Event::Up(0), Event::Submit(JOB), Event::Down(0, Vec::new())])),
+        ("down, in flight", || {
+            after(&[Event::Up(0), Event::Submit(JOB), Event::Down(0, Vec::new())])
+        }),
         ("up, no job", || after(&[Event::Up(0)])),
         ("up, in flight", || after(&[Event::Up(0), Event::Submit(JOB)])),
-        ("draining, pending", || after(&[Event::Up(0), Event::Submit(JOB), Event::TurnedAway(0, JOB)])),
+        ("draining, pending", || {
+            after(&[Event::Up(0), Event::Submit(JOB), Event::TurnedAway(0, JOB)])
+        }),
         ("draining, no job", || {
             after(&[Event::Up(0), Event::Submit(JOB), Event::TurnedAway(0, JOB), Event::Ended(JOB)])
         }),
@@ -244,7 +249,9 @@ fn transition_table_of_a_clients_job() {
         ("turned away", |dispatch| tell(dispatch, Event::TurnedAway(0, JOB))),
         ("ended", |dispatch| tell(dispatch, Event::Ended(JOB))),
         ("tick within the grace", |dispatch| tell(dispatch, Event::Tick)),
-        ("tick after the grace", |dispatch| dispatch.handle(Micros(1).plus(GRACE * 2), Event::Tick)),
+        ("tick after the grace", |dispatch| {
+            dispatch.handle(Micros(1).plus(GRACE * 2), Event::Tick)
+        }),
     ];
     let name = |dispatch: &Dispatch| {
         let link = match dispatch.links[0] {

@@ -1,5 +1,5 @@
-//! What a client does with the large parts of a result (archive, standard output, standard error) that come as transfers,
-//! and what its caller gets of them.
+//! What a client does with the large parts of a result (archive, standard output, standard error)
+//! that come as transfers, and what its caller gets of them.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -60,7 +60,9 @@ impl Downloads {
     /// Whether parts of this purpose may be wanted.
     pub(super) fn wants(&self, purpose: Purpose) -> bool {
         match (self, purpose) {
-            (_, Purpose::Input | Purpose::Dataset | Purpose::Payload) | (Downloads::None, _) => false,
+            (_, Purpose::Input | Purpose::Dataset | Purpose::Payload) | (Downloads::None, _) => {
+                false
+            }
             (Downloads::Outputs(_), Purpose::Archive) => false,
             (Downloads::Outputs(_), Purpose::Stdout | Purpose::Stderr) => true,
             (Downloads::Directory(_) | Downloads::Sink(_), _) => true,
@@ -151,7 +153,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// The file that holds it; none if a sink of the caller's own took it. The file is removed with this value.
+    /// The file that holds it; none if a sink of the caller's own took it. The file is removed with
+    /// this value.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
@@ -180,8 +183,9 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// The file that holds what came, in its first [`here`](Self::here) bytes; what is behind them means nothing. None if nothing
-    /// came, or a sink of the caller's own took it. The file is removed with this value.
+    /// The file that holds what came, in its first [`here`](Self::here) bytes; what is behind them
+    /// means nothing. None if nothing came, or a sink of the caller's own took it. The file is
+    /// removed with this value.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
@@ -208,7 +212,8 @@ impl Rest {
 pub struct Finished {
     /// The payload as it came.
     pub payload: Bytes,
-    /// Parts that came whole, if they were wanted ([`Options::downloads`](super::Options::downloads)).
+    /// Parts that came whole, if they were wanted
+    /// ([`Options::downloads`](super::Options::downloads)).
     pub parts: Vec<Part>,
     /// Parts that were wanted and did not come whole.
     pub missing: Vec<Missing>,

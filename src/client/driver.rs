@@ -1,5 +1,6 @@
-//! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and does what it says. One
-//! task owns all state of a client; callers reach it by commands and never wait for a connection inside it.
+//! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and
+//! does what it says. One task owns all state of a client; callers reach it by commands and never
+//! wait for a connection inside it.
 
 mod parked;
 
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::message::{Body as _, Cancel, Features, Progress, Reason, Received, Refused, Stage, Submitted};
+use chunking::message::{
+    Body as _, Cancel, Features, Progress, Reason, Received, Refused, Stage, Submitted,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -34,7 +37,8 @@ use crate::transfer::{Report, Uploads, Waiting, Wire};
 /// Commands and news that wait for the driver.
 const COMMANDS_MAX: usize = 256;
 
-/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and the questions.
+/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and
+/// the questions.
 const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
 
 /// How long connections get to send what is left when the client closes.
@@ -50,7 +54,8 @@ struct Job {
     run: u32,
     /// Its result, while parts of it are still to come.
     result: Option<(Bytes, Vec<Named>)>,
-    /// It needs a heft leader, and the one it is meant for has not said that it is one: when to give up.
+    /// It needs a heft leader, and the one it is meant for has not said that it is one: when to
+    /// give up.
     parked: Option<(Conn, Instant)>,
 }
 
@@ -63,13 +68,21 @@ struct Connection {
     heard: bool,
     /// Blobs of jobs that were sent on it and have not ended: the leader counts them until then.
     blobs: usize,
-    /// Jobs that wait until others have ended, since the leader takes no more blobs on a connection.
+    /// Jobs that wait until others have ended, since the leader takes no more blobs on a
+    /// connection.
     held: VecDeque<Uuid>,
 }
 
 impl Connection {
     fn new(address: String, up: Option<Up>) -> Self {
-        Connection { address, up, greeted: Instant::now(), heard: false, blobs: 0, held: VecDeque::new() }
+        Connection {
+            address,
+            up,
+            greeted: Instant::now(),
+            heard: false,
+            blobs: 0,
+            held: VecDeque::new(),
+        }
     }
 
     /// How long nothing at all has come since the hello: what the leader is, or whether it is
@@ -213,8 +226,10 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let grace = self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()));
-        let parked = self.parked.iter().filter_map(|job| self.jobs.get(job)?.parked).map(|(_, until)| until);
+        let grace =
+            self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()));
+        let parked =
+            self.parked.iter().filter_map(|job| self.jobs.get(job)?.parked).map(|(_, until)| until);
         parked.chain(grace).min()
     }
 
@@ -238,7 +253,12 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, mut prepared: Prepared, sink: Sink, permit: Permit) -> Result<(), ClientError> {
+    fn submit(
+        &mut self,
+        mut prepared: Prepared,
+        sink: Sink,
+        permit: Permit,
+    ) -> Result<(), ClientError> {
         let id = prepared.id;
         if self.jobs.contains_key(&id) {
             return Err(ClientError::JobIdInUse(id));
@@ -253,7 +273,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Says to the leader that a job is not wanted any more; a job that no leader has seen ends here.
+    /// Says to the leader that a job is not wanted any more; a job that no leader has seen ends
+    /// here.
     fn cancel(&mut self, id: Uuid, why: String) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let held = self.conns.iter().any(|connection| connection.held.contains(&id));
@@ -267,8 +288,9 @@ impl Driver {
             self.send_cancel(conn, id);
             if self.up(conn).is_some_and(|up| up.mode == Mode::Classic) {
                 let leader = self.address(conn);
-                let text =
-                    format!("the job's end: {leader} is taken for a classic leader, which cancels no job");
+                let text = format!(
+                    "the job's end: {leader} is taken for a classic leader, which cancels no job"
+                );
                 self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
             }
         }
@@ -292,7 +314,8 @@ impl Driver {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let on = job.inputs.on();
         let stopped = job.inputs.stop(&mut self.uploads);
-        let Some((conn, connection)) = on.and_then(|conn| Some((conn, self.conns.get_mut(conn)?))) else {
+        let Some((conn, connection)) = on.and_then(|conn| Some((conn, self.conns.get_mut(conn)?)))
+        else {
             return;
         };
         connection.blobs = connection.blobs.saturating_sub(stopped);
@@ -328,7 +351,8 @@ impl Driver {
 
     fn send(&mut self, conn: Conn, id: Uuid, again: bool) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(Connection { up: Some(up), blobs: on_it, held, .. }) = self.conns.get_mut(conn) else {
+        let Some(Connection { up: Some(up), blobs: on_it, held, .. }) = self.conns.get_mut(conn)
+        else {
             self.dispatch.handle(self.now(), Event::NotSent(conn, id));
             return;
         };
@@ -361,7 +385,10 @@ impl Driver {
         let silent_for = self.conns.get(conn).and_then(Connection::silent_for);
         // Sooner than that it is told to all jobs.
         if let Some(waited) = silent_for.filter(|waited| *waited > PROBE_BACKOFF.first) {
-            self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text: silent(&leader, waited) });
+            self.tell(
+                id,
+                JobEvent::Waiting { reason: Reason::NONE, text: silent(&leader, waited) },
+            );
         }
         if let Some(what) = ignored {
             tracing::warn!(job = %id, %leader, "the leader is taken for a classic one, which does not keep to all that the job asks for: {what}");
@@ -391,8 +418,10 @@ impl Driver {
                 self.set_state(conn, LinkState::Up { leader: address.clone(), mode: mode.clone() });
                 if let Some(connection) = self.conns.get_mut(conn) {
                     let greeted = connection.greeted;
-                    *connection =
-                        Connection { greeted, ..Connection::new(address, Some(Up { mode, outbox, writer })) };
+                    *connection = Connection {
+                        greeted,
+                        ..Connection::new(address, Some(Up { mode, outbox, writer }))
+                    };
                 }
                 self.handle(Event::Up(conn));
                 self.send_questions();
@@ -432,7 +461,9 @@ impl Driver {
                 self.take_result(conn, job, frame.payload.clone());
                 Ok(())
             }
-            Some(Kind::Grant | Kind::Verdict | Kind::Abort) => self.uploads.on_frame(conn, frame).map(drop),
+            Some(Kind::Grant | Kind::Verdict | Kind::Abort) => {
+                self.uploads.on_frame(conn, frame).map(drop)
+            }
             Some(Kind::Submitted) => Submitted::decode(&frame.payload).map(|submitted| {
                 let Submitted { standing, run, ahead } = submitted;
                 // Its inputs are all there: that is told first.
@@ -455,9 +486,8 @@ impl Driver {
                     },
                 );
             }),
-            Some(Kind::Refused) => {
-                Refused::decode(&frame.payload).map(|refused| self.take_refused(conn, frame, refused))
-            }
+            Some(Kind::Refused) => Refused::decode(&frame.payload)
+                .map(|refused| self.take_refused(conn, frame, refused)),
             Some(Kind::Answer) => {
                 self.questions.take_answer(frame);
                 Ok(())
@@ -500,7 +530,9 @@ impl Driver {
         let may_name = self.up(conn).is_some_and(|up| up.mode.has(Features::TRANSFERS));
         let named = match self.downloads {
             Downloads::None => Vec::new(),
-            Downloads::Directory(_) | Downloads::Outputs(_) | Downloads::Sink(_) if !may_name => Vec::new(),
+            Downloads::Directory(_) | Downloads::Outputs(_) | Downloads::Sink(_) if !may_name => {
+                Vec::new()
+            }
             Downloads::Directory(_) | Downloads::Outputs(_) | Downloads::Sink(_) => {
                 // What cannot be read names nothing; whoever waits for the result gets the error.
                 JobResult::parse(&payload).map(|result| named_in(&result)).unwrap_or_default()
@@ -567,7 +599,9 @@ impl Driver {
 
     fn deliver(&mut self, id: Uuid) {
         self.stop_inputs(id);
-        let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else { return };
+        let (Some(job), Some(ending)) = (self.jobs.remove(&id), self.arrived.take()) else {
+            return;
+        };
         self.arrivals.forget(id);
         self.receipts.ended(id, job.run);
         match job.sink {

@@ -230,7 +230,7 @@ pub enum JobError {
         /// The job.
         job: Uuid,
     },
-    /// A result came that is no JobResult; a raw job's result is had with `wait_raw`.
+    /// A result came that is not a JobResult; a raw job's result is had with `wait_raw`.
     #[error("the result of job {job} cannot be read: {source}")]
     BadResult {
         /// The job.

@@ -24,8 +24,8 @@ impl Drop for Wanted<'_> {
     }
 }
 
-/// Asks for a result and waits for its parts. When the connection breaks it asks again: the leader opens the parts anew,
-/// and what came before is not sent again.
+/// Asks for a result and waits for its parts. When the connection breaks it asks again: the leader
+/// opens the parts anew, and what came before is not sent again.
 pub(super) async fn fetch(
     remote: &Remote,
     job: Uuid,

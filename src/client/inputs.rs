@@ -1,5 +1,6 @@
-//! The blobs that one job brings with it: their uploads, over whichever connection the job is on, and what they have to tell
-//! all together. The driver owns one for each job; it decides nothing about jobs.
+//! The blobs that one job brings with it: their uploads, over whichever connection the job is on,
+//! and what they have to tell all together. The driver owns one for each job; it decides nothing
+//! about jobs.
 
 use std::time::Instant;
 
@@ -49,8 +50,14 @@ impl Inputs {
     /// Starts the uploads; they wait for a connection.
     pub(super) fn start(job: Uuid, blobs: Vec<Blob>, uploads: &mut Uploads<Uuid>) -> Self {
         let throttle = Throttle::new(AT_CLIENT);
-        let mut inputs =
-            Inputs { uploads: Vec::new(), bytes: 0, on: None, throttle, done_told: 0, waiting: None };
+        let mut inputs = Inputs {
+            uploads: Vec::new(),
+            bytes: 0,
+            on: None,
+            throttle,
+            done_told: 0,
+            waiting: None,
+        };
         for blob in blobs {
             let (name, id, size) = (blob.name.as_str().to_owned(), blob.id, blob.source.size());
             // A blob that cannot be cut was refused when the job was prepared.
@@ -117,7 +124,8 @@ impl Inputs {
                 State::Sending => arrived = false,
                 State::Arrived(_) => {}
                 State::Refused(why) if is_final(why.reason) => {
-                    told.failed = Some(Failed { name: name.clone(), reason: why.reason, why: why.text });
+                    told.failed =
+                        Some(Failed { name: name.clone(), reason: why.reason, why: why.text });
                 }
                 // The leader does not need it, or not here and now: the job's own answer says more.
                 State::Refused(_) => {}

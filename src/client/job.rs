@@ -12,8 +12,8 @@ use super::error::JobError;
 use super::remote::Command;
 use crate::model::{JobResult, JsonModel};
 
-/// News of one job that wait to be read. When nobody reads them, further ones are dropped: they are news, and the end
-/// of the job comes by another way.
+/// News of one job that wait to be read. When nobody reads them, further ones are dropped: they are
+/// news, and the end of the job comes by another way.
 pub const EVENTS_KEPT_MAX: usize = 256;
 
 /// News of a job. None of them is its end.
@@ -83,15 +83,16 @@ pub enum JobEvent {
         /// The address of the leader that had it.
         from: String,
     },
-    /// It was sent to a leader that is taken for a classic one, which ignores some of what it asks for.
+    /// It was sent to a leader that is taken for a classic one, which ignores some of what it asks
+    /// for.
     Ignored {
         /// The leader's address.
         leader: String,
         /// What becomes of it instead, for people.
         what: String,
     },
-    /// It was submitted again to a classic leader, which drops results of clients that are away: if the job ended
-    /// meanwhile, no result will come.
+    /// It was submitted again to a classic leader, which drops results of clients that are away: if
+    /// the job ended meanwhile, no result will come.
     ResultMayBeLost {
         /// The leader's address.
         leader: String,
@@ -119,7 +120,8 @@ impl JobHandle {
         self.id
     }
 
-    /// Bytes of its files that go apart from the request: without this client they do not all come, and the job is not taken.
+    /// Bytes of its files that go apart from the request: without this client they do not all come,
+    /// and the job is not taken.
     pub fn upload_bytes(&self) -> u64 {
         self.upload_bytes
     }
@@ -131,8 +133,9 @@ impl JobHandle {
         self.events.recv().await
     }
 
-    /// Asks the leader to end the job. Its end still comes by `wait`: a job that was never sent ends at once, one that
-    /// is under way with whatever the leader says, and one of a classic leader by itself.
+    /// Asks the leader to end the job. Its end still comes by `wait`: a job that was never sent
+    /// ends at once, one that is under way with whatever the leader says, and one of a classic
+    /// leader by itself.
     pub async fn cancel(&self, why: impl Into<String>) {
         let command = Command::Cancel { job: self.id, why: why.into(), reply: None };
         self.commands.send(command).await.ok();

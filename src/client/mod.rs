@@ -1,25 +1,30 @@
 //! The client: hands jobs to leaders, follows them, and brings back one result for each.
 //!
-//! [`Client`] talks to one leader, [`MultiClient`] (`clientx`, SPEC 1M) to several at a time; both stand on the same
-//! driver. A job's id is its frame's MsgId (M17) and stays the same whatever happens to connections: after each reconnect
-//! every unfinished job is submitted again under it, and the first result counts (C07).
+//! [`Client`] talks to one leader, [`MultiClient`] (`clientx`, SPEC 1M) to several at a time; both
+//! stand on the same driver. A job's id is its frame's MsgId (M17) and stays the same whatever
+//! happens to connections: after each reconnect every unfinished job is submitted again under it,
+//! and the first result counts (C07).
 //!
-//! Against a **heft leader** nothing is lost that way: it answers with where the job stands, or with the stored result. A
-//! **classic leader** does not announce itself; after a short wait the client goes on in classic mode. There are no
-//! acknowledgements, progress, cancelling or questions then. A classic leader ignores a repeated MsgId (DD04), so submitting
-//! again never runs a job twice on it and heals one that was restarted and forgot; but it also drops the result of a
-//! job that ended while its client was away, and answers nothing for it afterwards. Handing in the same work under a new id
-//! could run it twice, so the client does not: it says [`JobEvent::ResultMayBeLost`] and goes on waiting, and how long
-//! is the caller's decision.
+//! Against a **heft leader** nothing is lost that way: it answers with where the job stands, or
+//! with the stored result. A **classic leader** does not announce itself; after a short wait the
+//! client goes on in classic mode. There are no acknowledgements, progress, cancelling or questions
+//! then. A classic leader ignores a repeated MsgId (DD04), so submitting again never runs a job
+//! twice on it and heals one that was restarted and forgot; but it also drops the result of a job
+//! that ended while its client was away, and answers nothing for it afterwards. Submitting the same
+//! work under a new id could run it twice, so the client does not: it says
+//! [`JobEvent::ResultMayBeLost`] and goes on waiting, and how long is the caller's decision.
 //!
-//! **Files of any size** go with a job ([`JobSpec`]): what fits one frame inside it, the rest as transfers that stream from
-//! where the bytes are and go on where they were after a break. The source is kept until the job has ended, since the leader
-//! may ask for it again. Large parts of results come the same way, if they are wanted ([`Downloads`]).
+//! **Files of any size** go with a job ([`JobSpec`]): what fits one frame inside it, the rest as
+//! transfers that stream from where the bytes are and go on where they were after a break. The
+//! source is kept until the job has ended, since the leader may ask for it again. Large parts of
+//! results come the same way, if they are wanted ([`Downloads`]).
 //!
-//! **Datasets** that many jobs share are put ahead of them, each on a connection of its own ([`dataset`]).
+//! **Datasets** that many jobs share are put ahead of them, each on a connection of its own
+//! ([`dataset`]).
 //!
-//! What it never does: run jobs, keep anything on disk but parts of results that are wanted there, or hold more than
-//! [`JOBS_UNFINISHED_MAX`] jobs and [`JOB_BYTES_UNFINISHED_MAX`] bytes of them. The command line and programs that embed heft call it.
+//! What it never does: run jobs, keep anything on disk but parts of results that are wanted there,
+//! or hold more than [`JOBS_UNFINISHED_MAX`] jobs and [`JOB_BYTES_UNFINISHED_MAX`] bytes of them.
+//! The command line and programs that embed heft call it.
 
 mod arrivals;
 mod ask;
@@ -61,7 +66,8 @@ use std::time::Duration;
 use crate::model::hello::CLIENT_CAP_DEFAULT;
 use crate::peer;
 
-/// How long a job that needs transfers waits for the first answer of a leader, unless [`Options::connect_wait`] says.
+/// How long a job that needs transfers waits for the first answer of a leader, unless
+/// [`Options::connect_wait`] says.
 pub const LATE_WELCOME_WAIT: Duration = Duration::from_secs(10);
 
 /// How a client connects.
@@ -73,18 +79,20 @@ pub struct Options {
     pub desired: u32,
     /// How connections are tuned.
     pub tuning: Tuning,
-    /// How long a leader that has never answered the announcement may take to do so before it counts as a classic one. Its answer
-    /// still counts when it comes later.
+    /// How long a leader that has never answered the announcement may take to do so before it
+    /// counts as a classic one. Its answer still counts when it comes later.
     pub welcome_wait: Duration,
-    /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
+    /// How long a leader that is known for a heft one may take to answer on a new connection before
+    /// that is given up for another.
     pub welcome_wait_max: Duration,
     /// When, and how often, a leader that has sent nothing at all is looked for on another
     /// connection: it may be a classic one, or the line is dead.
     pub probe_backoff: Backoff,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// How long `connect` tries to reach a leader for the first time; `None` for as long as it takes (CL08). A job that needs
-    /// transfers waits as long for the leader's first answer, [`LATE_WELCOME_WAIT`] with `None`.
+    /// How long `connect` tries to reach a leader for the first time; `None` for as long as it
+    /// takes (CL08). A job that needs transfers waits as long for the leader's first answer,
+    /// [`LATE_WELCOME_WAIT`] with `None`.
     pub connect_wait: Option<Duration>,
     /// How long an answer to a question is waited for; `None` for as long as it takes.
     pub answer_wait: Option<Duration>,

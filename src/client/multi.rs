@@ -1,5 +1,5 @@
-//! `clientx`: a client of several leaders at a time (SPEC 1M). Which leader gets which job is decided in
-//! [`dispatch`](super::dispatch); this is its face for callers.
+//! `clientx`: a client of several leaders at a time (SPEC 1M). Which leader gets which job is
+//! decided in [`dispatch`](super::dispatch); this is its face for callers.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -19,9 +19,9 @@ use crate::model::{JobResult, JsonModel};
 
 /// A client of several leaders.
 ///
-/// The desired parallelism is divided over them (CP06). A job is sent to one leader; only when that one has been away for
-/// the whole grace does the job go to another, under the same id (CL07). A leader that comes back later may have run it
-/// too: the first result counts.
+/// The desired parallelism is divided over them (CP06). A job is sent to one leader; only when that
+/// one has been away for the whole grace does the job go to another, under the same id (CL07). A
+/// leader that comes back later may have run it too: the first result counts.
 #[derive(Debug)]
 pub struct MultiClient {
     remote: Remote,
@@ -30,14 +30,18 @@ pub struct MultiClient {
 }
 
 impl MultiClient {
-    /// Starts a client of these leaders and returns at once; connections are made, and made again, beside it (CL08).
+    /// Starts a client of these leaders and returns at once; connections are made, and made again,
+    /// beside it (CL08).
     pub fn start(leaders: &[String], options: &Options) -> Result<MultiClient, ClientError> {
         let (remote, ended) = driver::start(leaders, options)?;
         Ok(MultiClient { remote, client_id: options.client_id.clone(), ended })
     }
 
     /// Starts a client and waits until one of the leaders is reached, for `connect_wait` at most.
-    pub async fn connect(leaders: &[String], options: &Options) -> Result<MultiClient, ClientError> {
+    pub async fn connect(
+        leaders: &[String],
+        options: &Options,
+    ) -> Result<MultiClient, ClientError> {
         let client = MultiClient::start(leaders, options)?;
         reached(client.remote.states.clone(), options.connect_wait).await?;
         Ok(client)
@@ -58,8 +62,9 @@ impl MultiClient {
         prepared(spec, &subject, &self.client_id).await
     }
 
-    /// Submits a job whose result comes by [`next`](Self::next), where the results of all leaders are merged (CL10).
-    /// Waits for room when [`JOBS_UNFINISHED_MAX`](super::JOBS_UNFINISHED_MAX) results have not been taken.
+    /// Submits a job whose result comes by [`next`](Self::next), where the results of all leaders
+    /// are merged (CL10). Waits for room when [`JOBS_UNFINISHED_MAX`](super::JOBS_UNFINISHED_MAX)
+    /// results have not been taken.
     pub async fn send(&self, job: impl Into<JobSpec>) -> Result<Uuid, ClientError> {
         let prepared = self.prepared(job.into()).await?;
         let id = prepared.id;
@@ -68,21 +73,26 @@ impl MultiClient {
     }
 
     /// The same with any bytes (M19).
-    pub async fn send_raw(&self, subject: &str, payload: impl Into<Bytes>) -> Result<Uuid, ClientError> {
+    pub async fn send_raw(
+        &self,
+        subject: &str,
+        payload: impl Into<Bytes>,
+    ) -> Result<Uuid, ClientError> {
         let job = raw_job(subject, payload.into())?;
         let id = job.id;
         self.remote.submit(job, Sink::Stream).await?;
         Ok(id)
     }
 
-    /// The next end of a job that was handed in with [`send`](Self::send), from whichever leader. `None` when the client is
-    /// closed.
+    /// The next end of a job that was submitted with [`send`](Self::send), from whichever leader.
+    /// `None` when the client is closed.
     ///
     /// May be dropped while it waits.
     pub async fn next(&mut self) -> Option<(Uuid, Result<JobResult, JobError>)> {
         let (job, ending) = self.next_raw().await?;
-        let parsed =
-            |payload: Bytes| JobResult::parse(&payload).map_err(|source| JobError::BadResult { job, source });
+        let parsed = |payload: Bytes| {
+            JobResult::parse(&payload).map_err(|source| JobError::BadResult { job, source })
+        };
         Some((job, ending.and_then(parsed)))
     }
 
@@ -99,7 +109,11 @@ impl MultiClient {
     }
 
     /// Asks one of the leaders, by its place in the list.
-    pub async fn ask<Q: Ask>(&self, leader: usize, question: &Q) -> Result<Answered<Q::Answer>, ClientError> {
+    pub async fn ask<Q: Ask>(
+        &self,
+        leader: usize,
+        question: &Q,
+    ) -> Result<Answered<Q::Answer>, ClientError> {
         if leader >= self.remote.states.borrow().len() {
             return Err(ClientError::BadAddress(format!("leader number {leader}")));
         }

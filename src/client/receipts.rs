@@ -1,5 +1,6 @@
-//! Which results a client tells its leaders it has. A result is confirmed where it came from, once it is with whoever waits for
-//! it. One of a job that this client never had is not: it may be another's of the same name, who gets it then.
+//! Which results a client tells its leaders it has. A result is confirmed where it came from, once
+//! it is with whoever waits for it. One of a job that this client never had is not: it may be
+//! another's of the same name, who gets it then.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,7 +8,8 @@ use uuid::Uuid;
 
 use super::dispatch::Conn;
 
-/// Jobs that are remembered after their end: a leader that did not hear that their results came sends those again.
+/// Jobs that are remembered after their end: a leader that did not hear that their results came
+/// sends those again.
 const ENDED_MAX: usize = 16_384;
 
 /// Results that came, and jobs that have ended.

@@ -1,5 +1,5 @@
-//! A caller's end of a client: checks a job, waits for its place in the limits, and hands it to the driver. It decides nothing
-//! about connections; `Client`, `MultiClient` and job handles hold it.
+//! A caller's end of a client: checks a job, waits for its place in the limits, and hands it to the
+//! driver. It decides nothing about connections; `Client`, `MultiClient` and job handles hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::model::limits::CLIENT_ID_BYTES_MAX;
 /// Jobs of one client without a result that was taken; `submit` waits beyond that.
 pub const JOBS_UNFINISHED_MAX: usize = 65_536;
 
-/// Bytes of those jobs that are kept in memory to be sent again; `submit` waits beyond that. Files on disk do not count. A
-/// job that alone has more is taken when there is no other.
+/// Bytes of those jobs that are kept in memory to be sent again; `submit` waits beyond that. Files
+/// on disk do not count. A job that alone has more is taken when there is no other.
 pub const JOB_BYTES_UNFINISHED_MAX: usize = 1024 * 1024 * 1024;
 
 /// Bytes are counted in pieces of this size: a semaphore has 32 bits on some systems.
@@ -56,10 +56,21 @@ pub(super) struct Ended {
 /// What callers ask of the driver.
 #[derive(Debug)]
 pub(super) enum Command {
-    Submit { job: Prepared, sink: Sink, permit: Permit, reply: oneshot::Sender<Result<(), ClientError>> },
-    Cancel { job: Uuid, why: String, reply: Option<oneshot::Sender<bool>> },
+    Submit {
+        job: Prepared,
+        sink: Sink,
+        permit: Permit,
+        reply: oneshot::Sender<Result<(), ClientError>>,
+    },
+    Cancel {
+        job: Uuid,
+        why: String,
+        reply: Option<oneshot::Sender<bool>>,
+    },
     Ask(Question),
-    Close { done: oneshot::Sender<()> },
+    Close {
+        done: oneshot::Sender<()>,
+    },
 }
 
 impl Ended {
@@ -117,7 +128,8 @@ impl Remote {
         let counted = memory_bytes.min(JOB_BYTES_UNFINISHED_MAX);
         let pieces = u32::try_from(counted.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         let job = self.jobs.clone().acquire_owned().await.map_err(|_| ClientError::Closed)?;
-        let bytes = self.bytes.clone().acquire_many_owned(pieces).await.map_err(|_| ClientError::Closed)?;
+        let bytes =
+            self.bytes.clone().acquire_many_owned(pieces).await.map_err(|_| ClientError::Closed)?;
         Ok(Permit { _job: job, _bytes: bytes })
     }
 

@@ -71,7 +71,9 @@ impl LinkState {
     pub fn is_up(&self) -> bool {
         match self {
             LinkState::Up { .. } => true,
-            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Down { .. } => false,
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Down { .. } => {
+                false
+            }
         }
     }
 }
@@ -102,8 +104,9 @@ impl Client {
         self.remote.states.borrow().first().cloned().unwrap_or_else(|| LinkState::connecting(""))
     }
 
-    /// Waits for room, then submits a job: a [`JobRequest`](crate::model::JobRequest), or a [`JobSpec`] with files of any
-    /// size. A nil `job_id` is replaced by a new one, an empty `client_id` by this client's.
+    /// Waits for room, then submits a job: a [`JobRequest`](crate::model::JobRequest), or a
+    /// [`JobSpec`] with files of any size. A nil `job_id` is replaced by a new one, an empty
+    /// `client_id` by this client's.
     pub async fn submit(&self, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
         let spec = job.into();
         let subject = format!("job.submit.{}", spec.request.exec_name);
@@ -111,7 +114,11 @@ impl Client {
     }
 
     /// The same, to a subject of one's own: a group or `job.assign....` (C11).
-    pub async fn submit_to(&self, subject: &str, job: impl Into<JobSpec>) -> Result<JobHandle, ClientError> {
+    pub async fn submit_to(
+        &self,
+        subject: &str,
+        job: impl Into<JobSpec>,
+    ) -> Result<JobHandle, ClientError> {
         let prepared = prepared(job.into(), subject, &self.client_id).await?;
         handle(&self.remote, prepared).await
     }
@@ -125,25 +132,30 @@ impl Client {
         handle(&self.remote, raw_job(subject, payload.into())?).await
     }
 
-    /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished ones. The job's end
-    /// still comes by its handle.
+    /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished
+    /// ones. The job's end still comes by its handle.
     pub async fn cancel(&self, job: Uuid, why: impl Into<String>) -> bool {
         self.remote.cancel(job, why.into()).await
     }
 
-    /// Asks the leader, and gathers an answer that comes in parts. Waits for the connection, and for the answer, as long
-    /// as [`Options::answer_wait`] says.
+    /// Asks the leader, and gathers an answer that comes in parts. Waits for the connection, and
+    /// for the answer, as long as [`Options::answer_wait`] says.
     pub async fn ask<Q: Ask>(&self, question: &Q) -> Result<Answered<Q::Answer>, ClientError> {
         ask(&self.remote, 0, question).await
     }
 
-    /// The result of any job that has ended, with the parts that are wanted; `None` if the leader has none of it. Rides out
-    /// leaders that go away, and goes on where it was.
-    pub async fn fetch(&self, job: Uuid, downloads: &Downloads) -> Result<Option<Finished>, ClientError> {
+    /// The result of any job that has ended, with the parts that are wanted; `None` if the leader
+    /// has none of it. Rides out leaders that go away, and goes on where it was.
+    pub async fn fetch(
+        &self,
+        job: Uuid,
+        downloads: &Downloads,
+    ) -> Result<Option<Finished>, ClientError> {
         fetch(&self.remote, job, downloads).await
     }
 
-    /// How far [`fetch`](Self::fetch) is with a job: bytes that came, bytes of all parts that were begun.
+    /// How far [`fetch`](Self::fetch) is with a job: bytes that came, bytes of all parts that were
+    /// begun.
     pub fn fetched(&self, job: Uuid) -> (u64, u64) {
         self.remote.arrivals.progress(job)
     }
@@ -194,7 +206,13 @@ pub(super) async fn handle(remote: &Remote, job: Prepared) -> Result<JobHandle, 
     let (end, ending) = oneshot::channel();
     let (id, upload_bytes) = (job.id, job.upload_bytes());
     remote.submit(job, Sink::Handle { events: news, ending: end }).await?;
-    Ok(JobHandle { id, upload_bytes, events, ending: Some(ending), commands: remote.commands.clone() })
+    Ok(JobHandle {
+        id,
+        upload_bytes,
+        events,
+        ending: Some(ending),
+        commands: remote.commands.clone(),
+    })
 }
 
 /// A job of any bytes (M19). They go in one frame: there is no request that could name a blob.
@@ -204,7 +222,13 @@ pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientE
         return Err(too_large(bytes, room));
     }
     let wishes = Wishes::of_raw(&payload, subject);
-    Ok(Prepared { id: Uuid::new_v4(), subject: subject.to_owned(), payload, blobs: Vec::new(), wishes })
+    Ok(Prepared {
+        id: Uuid::new_v4(),
+        subject: subject.to_owned(),
+        payload,
+        blobs: Vec::new(),
+        wishes,
+    })
 }
 
 pub(super) async fn ask<Q: Ask>(
@@ -226,8 +250,12 @@ pub(super) async fn ask<Q: Ask>(
     let json = match remote.answer_wait {
         None => answered.await?,
         Some(wait) => timeout(wait, answered).await.unwrap_or_else(|_| {
-            let leader =
-                remote.states.borrow().get(conn).map(|state| state.leader().to_owned()).unwrap_or_default();
+            let leader = remote
+                .states
+                .borrow()
+                .get(conn)
+                .map(|state| state.leader().to_owned())
+                .unwrap_or_default();
             Err(ClientError::NoAnswer { leader, verb: Q::VERB.to_string(), waited: Span(wait) })
         })?,
     };

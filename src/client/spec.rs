@@ -1,9 +1,9 @@
-//! A job as it is handed in: the request and the files that go with it, and how they go.
+//! A job as it is submitted: the request and the files that go with it, and how they go.
 //!
-//! What fits one classic frame goes inside the request, so that any leader takes it. Otherwise every file that is not
-//! small becomes a blob, named in the request and sent beside it. Which of the two it is depends on the job alone, so
-//! that handing it in again names the same bytes in the same way. It reads small files; large ones are read by the
-//! uploads that come of it.
+//! What fits one classic frame goes inside the request, so that any leader takes it. Otherwise
+//! every file that is not small becomes a blob, named in the request and sent beside it. Which of
+//! the two it is depends on the job alone, so that handing it in again names the same bytes in the
+//! same way. It reads small files; large ones are read by the uploads that come of it.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,8 @@ use crate::model::blob_id;
 use crate::model::{BlobRef, InputFile, JobRequest, JsonModel};
 use crate::transfer::{Blob, Compression, Source};
 
-/// Files of up to this size stay inside the request of a job that has blobs: a transfer of their own would take longer.
+/// Files of up to this size stay inside the request of a job that has blobs: a transfer of their
+/// own would take longer.
 const INLINE_BYTES_MAX: u64 = 64 * 1024;
 
 /// An input file of a job and where its bytes are.
@@ -33,7 +34,7 @@ pub struct Input {
     pub source: Source,
 }
 
-/// A job to be handed in. A [`JobRequest`] alone is one, too.
+/// A job to be submitted. A [`JobRequest`] alone is one, too.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     /// What is asked for. Its own files come before `inputs`.
@@ -65,7 +66,8 @@ impl JobSpec {
         Ok(self)
     }
 
-    /// Adds a file whose bytes are in memory. They are never copied unless they go inside the request.
+    /// Adds a file whose bytes are in memory. They are never copied unless they go inside the
+    /// request.
     #[must_use]
     pub fn bytes(mut self, name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         self.inputs.push(Input { name: name.into(), source: Source::Memory(bytes.into()) });
@@ -105,16 +107,19 @@ pub(super) fn payload_room(subject: &str) -> Result<u64, ClientError> {
     Ok(u64::from(FRAME_BODY_BYTES_MAX).saturating_sub(head as u64))
 }
 
-/// What the frame leaves for it in which a leader sends it on: that has another subject, which names the worker too (T02).
+/// What the frame leaves for it in which a leader sends it on: that has another subject, which
+/// names the worker too (T02).
 fn assigned_room(subject: &str, exec: &str) -> u64 {
-    // A subject that is no key is refused by the leader, with what is wrong with it.
+    // A subject that is not a key is refused by the leader, with what is wrong with it.
     let key = routing_key(subject, Some(exec)).map_or(0, |key| key.as_str().len());
     let assigned = key + 1 + uuid::fmt::Hyphenated::LENGTH;
-    let head = chunking::frame::head_len(Generation::F2, "") - chunking::frame::LENGTH_BYTES + assigned;
+    let head =
+        chunking::frame::head_len(Generation::F2, "") - chunking::frame::LENGTH_BYTES + assigned;
     u64::from(FRAME_BODY_BYTES_MAX).saturating_sub(head as u64)
 }
 
-/// Fills in what the request leaves to the client, and decides how its files go. JobId and MsgId are the same (M17).
+/// Fills in what the request leaves to the client, and decides how its files go. JobId and MsgId
+/// are the same (M17).
 pub(super) async fn prepared(
     mut spec: JobSpec,
     subject: &str,
@@ -241,13 +246,16 @@ fn content(name: &str, source: &Source, limit: u64) -> Result<Vec<u8>, ClientErr
         Source::Memory(bytes) => Ok(bytes.to_vec()),
         Source::File(file) => {
             let read = file.read_small(limit);
-            let read = read
-                .map_err(|error| ClientError::BadInput { name: name.to_owned(), why: error.to_string() })?;
+            let read = read.map_err(|error| ClientError::BadInput {
+                name: name.to_owned(),
+                why: error.to_string(),
+            })?;
             Ok(read.unwrap_or_default())
         }
-        Source::Pieces(pieces) => pieces
-            .read_all()
-            .map_err(|error| ClientError::BadInput { name: name.to_owned(), why: error.to_string() }),
+        Source::Pieces(pieces) => pieces.read_all().map_err(|error| ClientError::BadInput {
+            name: name.to_owned(),
+            why: error.to_string(),
+        }),
     }
 }
 
@@ -256,7 +264,11 @@ mod tests {
     use super::*;
 
     fn request() -> JobRequest {
-        JobRequest { job_id: Uuid::from_u128(7), exec_name: "calcA".to_owned(), ..JobRequest::default() }
+        JobRequest {
+            job_id: Uuid::from_u128(7),
+            exec_name: "calcA".to_owned(),
+            ..JobRequest::default()
+        }
     }
 
     fn prepare(spec: JobSpec) -> (JobRequest, Vec<Blob>) {
@@ -272,7 +284,10 @@ mod tests {
     fn what_fits_a_frame_goes_inside_and_what_does_not_as_blobs() {
         let small = JobSpec::from(request()).bytes("a", vec![1; 3 * MIB - 4096]);
         let (inside, blobs) = prepare(small);
-        assert_eq!((inside.files[0].content.as_ref().map(Vec::len), blobs.len()), (Some(3 * MIB - 4096), 0));
+        assert_eq!(
+            (inside.files[0].content.as_ref().map(Vec::len), blobs.len()),
+            (Some(3 * MIB - 4096), 0)
+        );
         let large = JobSpec::from(request())
             .bytes("a", vec![1; 3 * MIB + 1])
             .bytes("b", vec![2; 64 * 1024])
@@ -320,8 +335,9 @@ mod tests {
 
     #[test]
     fn many_small_files_that_do_not_fit_together_become_blobs() {
-        let spec = (0..80)
-            .fold(JobSpec::from(request()), |spec, file| spec.bytes(format!("f{file}"), vec![0; 60_000]));
+        let spec = (0..80).fold(JobSpec::from(request()), |spec, file| {
+            spec.bytes(format!("f{file}"), vec![0; 60_000])
+        });
         let (named, blobs) = prepare(spec);
         assert_eq!((named.files.len(), blobs.len()), (80, 80));
     }
@@ -335,7 +351,10 @@ mod tests {
         assert!(
             matches!(refused, ClientError::TooLarge { bytes, limit } if bytes > 5_000_000 && limit == 4_194_304)
         );
-        assert!(matches!(payload_room(&"s".repeat(70_000)), Err(ClientError::SubjectTooLong { .. })));
+        assert!(matches!(
+            payload_room(&"s".repeat(70_000)),
+            Err(ClientError::SubjectTooLong { .. })
+        ));
     }
 
     #[test]

@@ -22,33 +22,48 @@ impl Wishes {
         subject: &str,
     ) -> Self {
         let JobRequest {
-            exec_name, files, priority, deliver, time_limit_ms, require_worker, flatten, ..
+            exec_name,
+            files,
+            priority,
+            deliver,
+            time_limit_ms,
+            require_worker,
+            flatten,
+            ..
         } = request;
         let mut needed = Vec::new();
         if *deliver == Deliver::All {
             needed.push("it runs a job at one worker (--all)".to_owned());
         }
         if *require_worker {
-            needed.push("it keeps a job until there is a worker for it (--require-worker)".to_owned());
+            needed.push(
+                "it keeps a job until there is a worker for it (--require-worker)".to_owned(),
+            );
         }
         let mut names = files.iter().map(|file| file.name.as_str()).chain(inputs);
         if *flatten && names.any(|name| !is_flat(name)) {
             needed.push("it passes names of files on with their folders (--flatten)".to_owned());
         }
-        // A subject that is no key is refused by a heft leader, with what is wrong with it.
+        // A subject that is not a key is refused by a heft leader, with what is wrong with it.
         let by_name = routing_key(&format!("job.submit.{exec_name}"), Some(exec_name));
         if routing_key(subject, Some(exec_name)) != by_name {
-            needed.push(format!("it goes by the program's name {exec_name:?} alone (--subject {subject})"));
+            needed.push(format!(
+                "it goes by the program's name {exec_name:?} alone (--subject {subject})"
+            ));
         }
         let ignored = [
             (*priority != 0, "jobs run in the order in which they came (--priority)"),
-            (time_limit_ms.is_some(), "only a heft worker that gets the job ends it in time (--time-limit)"),
+            (
+                time_limit_ms.is_some(),
+                "only a heft worker that gets the job ends it in time (--time-limit)",
+            ),
             (
                 files.iter().any(|file| file.cache_name.is_some()),
                 "only a heft worker finds a file of a dataset that the job knows by another name (--cache)",
             ),
         ];
-        let ignored = ignored.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
+        let ignored =
+            ignored.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
         Wishes { needed, ignored }
     }
 
@@ -57,7 +72,7 @@ impl Wishes {
         match JobRequest::parse(payload) {
             Ok(request) => Wishes::of(&request, [], subject),
             Err(_) => {
-                let text = "it hangs up when a payload is no JobRequest (--raw)".to_owned();
+                let text = "it hangs up when a payload is not a JobRequest (--raw)".to_owned();
                 Wishes { needed: vec![text], ignored: Vec::new() }
             }
         }
@@ -101,7 +116,9 @@ mod tests {
     fn what_would_come_out_wrong_needs_a_heft_leader() {
         let needed = |request: &JobRequest| wishes(request).needed().unwrap_or_default();
         assert!(needed(&JobRequest { deliver: Deliver::All, ..calc() }).contains("--all"));
-        assert!(needed(&JobRequest { require_worker: true, ..calc() }).contains("--require-worker"));
+        assert!(
+            needed(&JobRequest { require_worker: true, ..calc() }).contains("--require-worker")
+        );
         let flat = JobRequest { flatten: true, ..calc() };
         assert_eq!(needed(&flat), "", "there is nothing to flatten");
         let beside = Wishes::of(&flat, ["data/a.bin"], "calcA");

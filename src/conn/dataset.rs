@@ -13,23 +13,19 @@ use crate::model::{CachePutResult, JsonModel};
 pub enum DatasetSays {
     /// A client puts one.
     Put {
-        /// The request.
         request: Uuid,
         /// What it says.
         put: Put,
     },
     /// What a pack holds that a client is about to open.
     Pack {
-        /// The pack.
         pack: Uuid,
-        /// The request.
         request: Uuid,
         /// What it says.
         says: Pack,
     },
     /// What a worker lacks.
     Lack {
-        /// The version.
         version: Uuid,
         /// What it says.
         lack: Lack,
@@ -45,11 +41,9 @@ pub enum DatasetSays {
     },
     /// A classic client's put, whole in one frame (T06).
     Classic {
-        /// The request.
         request: Uuid,
         /// The subject, which names the workers that are to have it.
         subject: String,
-        /// A CachePutRequest.
         payload: Bytes,
     },
 }
@@ -67,7 +61,9 @@ impl DatasetSays {
             return Some(Ok(DatasetSays::Classic { request, subject, payload: payload.clone() }));
         }
         if kind == Kind::Put && is_ours {
-            return Some(Put::decode(payload).map(|put| DatasetSays::Put { request: head.msg_id, put }));
+            return Some(
+                Put::decode(payload).map(|put| DatasetSays::Put { request: head.msg_id, put }),
+            );
         }
         let (pack, request) = (head.msg_id, head.corr_id);
         (kind == Kind::Pack && is_ours)
@@ -82,7 +78,7 @@ impl DatasetSays {
         is_ours: bool,
     ) -> Option<Result<Self, MessageError>> {
         if kind == Kind::CacheAck {
-            // Bytes that are no result say nothing.
+            // Bytes that are not a result say nothing.
             let result = CachePutResult::parse(payload).ok()?;
             return Some(Ok(DatasetSays::Ack { to: head.corr_id, result }));
         }

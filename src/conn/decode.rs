@@ -31,7 +31,6 @@ pub enum Inbound {
     Event(Event),
     /// A Hello of a peer that announced itself: it gets a Welcome first.
     Announced(Event),
-    /// A job.
     Submit(SubmitBody),
     /// The end of a job.
     Ack(AckBody),
@@ -39,7 +38,6 @@ pub enum Inbound {
     Cancel(JobId),
     /// A client has the result of a job.
     Received {
-        /// Which job's.
         job: JobId,
         /// Which run's; none if it does not know.
         run: Option<Run>,
@@ -60,9 +58,7 @@ pub enum Inbound {
     },
     /// Something about a dataset.
     Dataset(DatasetSays),
-    /// A question.
     Ask {
-        /// The verb.
         verb: String,
         /// The question's id.
         id: Uuid,
@@ -75,7 +71,7 @@ pub enum Inbound {
     Skipped(String),
 }
 
-/// A job that was handed in.
+/// A job that was submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubmitBody {
     /// The frame's id; nil if it has none.
@@ -86,14 +82,12 @@ pub struct SubmitBody {
     pub generation: Generation,
     /// The frame's subject.
     pub subject: String,
-    /// The payload.
     pub payload: Summed,
 }
 
 /// The end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckBody {
-    /// Which job.
     pub job: JobId,
     /// Which attempt it says it is for.
     pub named: Named,
@@ -101,7 +95,6 @@ pub struct AckBody {
     pub says: AckSays,
     /// The blobs that are parts of the result.
     pub parts: Vec<Uuid>,
-    /// The payload.
     pub payload: Summed,
 }
 
@@ -114,13 +107,9 @@ pub enum BulkOf {
         body: SubmitBody,
     },
     /// The end of a job.
-    Ack {
-        /// Which.
-        job: JobId,
-    },
+    Ack { job: JobId },
     /// A classic client's put; its payload is still to come.
     CachePut {
-        /// The request.
         request: Uuid,
         /// The subject, which names the workers that are to have it.
         subject: String,
@@ -141,13 +130,13 @@ pub enum AckSays {
     PlainOk,
     /// Done before, and the result is gone (C17).
     ResultLost,
-    /// Not done.
     GivenUp,
     /// The same, for want of something that another worker may have.
     Lacks(Lack),
 }
 
-/// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers are found.
+/// What a segment of a pattern takes beside its bytes: it is a place in the tree by which workers
+/// are found.
 const SEGMENT_COST_BYTES: usize = 256;
 
 impl Session {
@@ -186,12 +175,16 @@ impl Session {
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Inbound::Alive),
             (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
-            (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => Ok(match Ask::decode(&payload) {
-                Ok(ask) => {
-                    Inbound::Ask { verb: head.subject.to_owned(), id: head.msg_id, json: ask.json.to_vec() }
-                }
-                Err(error) => Inbound::Skipped(error.to_string()),
-            }),
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => {
+                Ok(match Ask::decode(&payload) {
+                    Ok(ask) => Inbound::Ask {
+                        verb: head.subject.to_owned(),
+                        id: head.msg_id,
+                        json: ask.json.to_vec(),
+                    },
+                    Err(error) => Inbound::Skipped(error.to_string()),
+                })
+            }
             (
                 Role::Client { .. } | Role::Worker { .. },
                 Kind::Open | Kind::Grant | Kind::Done | Kind::Verdict,
@@ -200,20 +193,26 @@ impl Session {
                 if self.has(Features::TRANSFERS) =>
             {
                 Ok(match TransferSays::decode(kind, &payload) {
-                    Some(Ok(says)) => Inbound::Transfer { id: head.msg_id, says: self.understood(says) },
+                    Some(Ok(says)) => {
+                        Inbound::Transfer { id: head.msg_id, says: self.understood(says) }
+                    }
                     Some(Err(error)) => Inbound::Skipped(error.to_string()),
-                    None => Inbound::Skipped(format!("{kind} is no message of a transfer")),
+                    None => Inbound::Skipped(format!("{kind} is not a message of a transfer")),
                 })
             }
-            (Role::Client { .. } | Role::Worker { .. }, Kind::Piece) if self.has(Features::PIECES) => {
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Piece)
+                if self.has(Features::PIECES) =>
+            {
                 Ok(match Piece::decode(&payload) {
                     Ok(_) => Inbound::Piece { id: head.msg_id, payload: payload.into_bytes() },
                     Err(error) => Inbound::Skipped(error.to_string()),
                 })
             }
             (Role::Client { .. } | Role::Worker { .. }, Kind::CachePut | Kind::CacheAck)
-            | (Role::Client { .. } | Role::Worker { .. }, Kind::Put | Kind::Pack | Kind::Lack | Kind::Have) =>
-            {
+            | (
+                Role::Client { .. } | Role::Worker { .. },
+                Kind::Put | Kind::Pack | Kind::Lack | Kind::Have,
+            ) => {
                 let is_ours = self.has(Features::DATASETS);
                 let says = match self.role {
                     Role::Client { .. } => DatasetSays::from_client(head, kind, &payload, is_ours),
@@ -223,15 +222,21 @@ impl Session {
                 Ok(match says {
                     Some(Ok(says)) => Inbound::Dataset(says),
                     Some(Err(error)) => Inbound::Skipped(error.to_string()),
-                    None => Inbound::Skipped(format!("{kind} cannot be read, or is not from such a peer")),
+                    None => Inbound::Skipped(format!(
+                        "{kind} cannot be read, or is not from such a peer"
+                    )),
                 })
             }
-            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome) if self.has(Features::CHECKSUMS) => {
-                Ok(Inbound::Skipped("it has read our Welcome: its frames have checksums".to_owned()))
+            (Role::Client { .. } | Role::Worker { .. }, Kind::Welcome)
+                if self.has(Features::CHECKSUMS) =>
+            {
+                Ok(Inbound::Skipped(
+                    "it has read our Welcome: its frames have checksums".to_owned(),
+                ))
             }
-            (Role::Client { .. } | Role::Worker { .. }, other) => {
-                Ok(Inbound::Skipped(format!("{other} is not for a leader, or not from such a peer")))
-            }
+            (Role::Client { .. } | Role::Worker { .. }, other) => Ok(Inbound::Skipped(format!(
+                "{other} is not for a leader, or not from such a peer"
+            ))),
         }
     }
 
@@ -291,12 +296,15 @@ impl Session {
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }
 
-    /// What the payload of a worker's hello says. Classic workers send none, and classic leaders pass over what
-    /// others put there (T10): so does this one, unless it looks like an announcement that was damaged.
+    /// What the payload of a worker's hello says. Classic workers send none, and classic leaders
+    /// pass over what others put there (T10): so does this one, unless it looks like an
+    /// announcement that was damaged.
     fn worker_announcement(payload: &[u8]) -> Result<Option<WorkerHello>, SessionError> {
         match WorkerHello::parse(payload) {
             Ok(hello) => Ok(Some(hello)),
-            Err(error) if announces(payload) => Err(SessionError::BadAnnouncement(error.to_string())),
+            Err(error) if announces(payload) => {
+                Err(SessionError::BadAnnouncement(error.to_string()))
+            }
             Err(_) => Ok(None),
         }
     }
@@ -316,11 +324,12 @@ impl Session {
             Some(_) | None => WorkerClass::Classic,
         };
         let patterns = match &hello {
-            Some(hello) => announced_patterns(head.subject, hello.patterns.iter().map(String::as_str))
-                .map_err(|error| SessionError::BadAnnouncement(error.to_string()))?,
-            None => {
-                hello_patterns([head.subject]).map_err(|error| SessionError::BadHello(error.to_string()))?
+            Some(hello) => {
+                announced_patterns(head.subject, hello.patterns.iter().map(String::as_str))
+                    .map_err(|error| SessionError::BadAnnouncement(error.to_string()))?
             }
+            None => hello_patterns([head.subject])
+                .map_err(|error| SessionError::BadHello(error.to_string()))?,
         };
         let name: Arc<str> =
             hello.as_ref().and_then(|hello| hello.heft.name.as_deref()).unwrap_or_default().into();
@@ -330,8 +339,9 @@ impl Session {
         };
         // Nothing changes before all of it was read.
         self.role = Role::Worker { id, class, last_job: None, stand_ins: HashMap::new() };
-        let pattern_cost =
-            |pattern: &String| pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count());
+        let pattern_cost = |pattern: &String| {
+            pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count())
+        };
         self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
         self.agent = agent;
         let instance = hello.as_ref().and_then(|hello| hello.instance.as_deref());
@@ -385,7 +395,9 @@ impl Session {
         match Heartbeat::decode(payload) {
             Ok(beat) => {
                 let held = beat.jobs.as_slice().iter();
-                let held = held.map(|held| (JobId(held.job), Run(held.run), Attempt(held.attempt))).collect();
+                let held = held
+                    .map(|held| (JobId(held.job), Run(held.run), Attempt(held.attempt)))
+                    .collect();
                 let (cpu_permille, credit) = (beat.cpu_permille, beat.credit);
                 Inbound::Event(Event::Heartbeat { conn: self.conn, cpu_permille, credit, held })
             }
@@ -406,7 +418,9 @@ impl Session {
                 attempt: Attempt(progress.attempt),
                 doing: match progress.stage {
                     Stage::Returning => Doing::Returning,
-                    Stage::Waiting | Stage::Receiving | Stage::Running | Stage::Packing => Doing::Running,
+                    Stage::Waiting | Stage::Receiving | Stage::Running | Stage::Packing => {
+                        Doing::Running
+                    }
                 },
             }),
             Err(error) => Inbound::Skipped(error.to_string()),
@@ -457,7 +471,7 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
     let Some(text) = &hello.cache_for else { return Ok(None) };
     let id = Uuid::try_parse(text).map_err(|error| {
         let shown: String = text.chars().take(QUOTE_CHARS_MAX).collect();
-        SessionError::BadAnnouncement(format!("CacheFor {shown:?} is no worker's id: {error}"))
+        SessionError::BadAnnouncement(format!("CacheFor {shown:?} is not a worker's id: {error}"))
     })?;
     Ok(Some(WorkerId(id)))
 }
@@ -475,11 +489,12 @@ fn features_of(announcement: &Announcement) -> Features {
     Features::from_names(announcement.features.iter().map(String::as_str))
 }
 
-/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are passed over.
+/// Payloads up to this size are read as they are; of larger ones the archive and the outputs are
+/// passed over.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are no JobResult are a raw result,
-/// which is fine.
+/// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are not
+/// a JobResult are a raw result, which is fine.
 pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
     let read = if payload.len() <= SMALL_BYTES {
         JobResult::parse(payload)
@@ -488,7 +503,9 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
         let streamed = stream.push(payload, &mut |_| {}).and_then(|()| stream.finish());
         streamed.and_then(|residue| JobResult::parse(&residue.json))
     };
-    let Ok(result) = read else { return (AckSays::Result { ok: true }, Named::default(), Vec::new()) };
+    let Ok(result) = read else {
+        return (AckSays::Result { ok: true }, Named::default(), Vec::new());
+    };
     let named = Named { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },

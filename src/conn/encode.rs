@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
-    Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, Progress, Reason, Refused,
-    Settled, Stage, Standing, Start, Submitted, Text, Welcome,
+    Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, Progress, Reason,
+    Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -16,13 +16,11 @@ use crate::core::ids::{Attempt, JobId, Run, WorkerId};
 use crate::model::SOFTWARE;
 use crate::summed::{Fronted, Summed};
 
-/// A frame as it goes to the socket: a head, with what of the payload is this frame's own, payload bytes that others may share, and a
-/// checksum.
+/// A frame as it goes to the socket: a head, with what of the payload is this frame's own, payload
+/// bytes that others may share, and a checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireFrame {
-    /// The head.
     pub head: Bytes,
-    /// The payload.
     pub payload: Bytes,
     /// What stands behind the payload: the checksum, for peers that know it.
     pub trailer: Bytes,
@@ -41,7 +39,11 @@ impl WireFrame {
 }
 
 impl Session {
-    pub(super) fn frame(&self, head: Head<'_>, payload: impl Into<Summed>) -> Result<WireFrame, EncodeError> {
+    pub(super) fn frame(
+        &self,
+        head: Head<'_>,
+        payload: impl Into<Summed>,
+    ) -> Result<WireFrame, EncodeError> {
         self.frame_of(head, payload.into().into())
     }
 
@@ -82,7 +84,12 @@ impl Session {
     pub fn welcome(&self, hello: Uuid, leader: Uuid, limits: LimitList) -> Option<WireFrame> {
         let software = Name::try_from(SOFTWARE.to_owned()).unwrap_or_default();
         let features = self.features.unwrap_or_default().common(FEATURES);
-        self.ours(Features::default(), Uuid::nil(), hello, &Welcome { leader, software, features, limits })
+        self.ours(
+            Features::default(),
+            Uuid::nil(),
+            hello,
+            &Welcome { leader, software, features, limits },
+        )
     }
 
     /// A sign of life, for a peer that listens for it.
@@ -99,7 +106,8 @@ impl Session {
         }
     }
 
-    /// A job for this worker, under its own id or, where that is given, another that its request names.
+    /// A job for this worker, under its own id or, where that is given, another that its request
+    /// names.
     pub fn assign(
         &mut self,
         subject: &str,
@@ -107,7 +115,8 @@ impl Session {
         stand_in: Option<JobId>,
         payload: Fronted,
     ) -> Result<WireFrame, EncodeError> {
-        let head = Head { msg_id: stand_in.unwrap_or(job).0, subject, ..Head::new(Kind::AssignJob) };
+        let head =
+            Head { msg_id: stand_in.unwrap_or(job).0, subject, ..Head::new(Kind::AssignJob) };
         let frame = self.frame_of(head, payload)?;
         if let Role::Worker { last_job, stand_ins, .. } = &mut self.role {
             *last_job = Some(job);
@@ -117,7 +126,13 @@ impl Session {
     }
 
     /// The word to start, for a worker that waits for it.
-    pub fn start(&self, job: JobId, run: Run, attempt: Attempt, lease: Duration) -> Option<WireFrame> {
+    pub fn start(
+        &self,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        lease: Duration,
+    ) -> Option<WireFrame> {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         let start = Start { run: run.0, attempt: attempt.0, lease_ms };
         self.ours(Features::LEASES, job.0, Uuid::nil(), &start)
@@ -147,7 +162,13 @@ impl Session {
     }
 
     /// A job is taken.
-    pub fn submitted(&self, job: JobId, run: Run, standing: Standing, ahead: u32) -> Option<WireFrame> {
+    pub fn submitted(
+        &self,
+        job: JobId,
+        run: Run,
+        standing: Standing,
+        ahead: u32,
+    ) -> Option<WireFrame> {
         let submitted = Submitted { standing, run: run.0, ahead };
         self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &submitted)
     }
@@ -167,7 +188,8 @@ impl Session {
         self.ours(Features::SUBMIT_ANSWERS, job.0, job.0, &refused)
     }
 
-    /// The peer's announcement is not taken, and the connection will end. It knows this message, whatever is wrong with what it said.
+    /// The peer's announcement is not taken, and the connection will end. It knows this message,
+    /// whatever is wrong with what it said.
     pub fn hello_refused(&self, hello: Uuid, reason: Reason, why: &str) -> Option<WireFrame> {
         let refused = Refused {
             reason,
@@ -209,8 +231,13 @@ impl Session {
         ))
     }
 
-    /// An answer.
-    pub fn answer(&self, ask: Uuid, verb: &str, status: AnswerStatus, json: &[u8]) -> Option<WireFrame> {
+    pub fn answer(
+        &self,
+        ask: Uuid,
+        verb: &str,
+        status: AnswerStatus,
+        json: &[u8],
+    ) -> Option<WireFrame> {
         let mut payload = Vec::new();
         Answer { status, json }.encode(&mut payload);
         let head = Head { corr_id: ask, subject: verb, ..Head::new(Kind::Answer) };

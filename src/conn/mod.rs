@@ -1,8 +1,8 @@
-//! One peer's side of the protocol, as the leader sees it: which generation it speaks, who it is, what it said, and how
-//! things are said to it.
+//! One peer's side of the protocol, as the leader sees it: which generation it speaks, who it is,
+//! what it said, and how things are said to it.
 //!
-//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Inbound`] and the leader's words into frames that
-//! this peer can read; it never decides what happens to a job.
+//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Inbound`] and the
+//! leader's words into frames that this peer can read; it never decides what happens to a job.
 
 mod dataset;
 mod decode;
@@ -44,7 +44,7 @@ pub const FEATURES: Features = Features::TRANSFERS
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SessionError {
-    /// The first frame was no Hello (W16).
+    /// The first frame was not a Hello (W16).
     #[error("the first frame was {0}; a client or worker says hello first")]
     NoHello(String),
     /// A second Hello.
@@ -61,7 +61,6 @@ pub enum SessionError {
         "a worker with the id {worker} is connected from {host}: give this one another --id or work directory, or stop the other"
     )]
     IdInUse {
-        /// The id.
         worker: WorkerId,
         /// Where the other one is.
         host: String,
@@ -85,8 +84,15 @@ pub enum SessionError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Stranger,
-    Client { id: ClientId },
-    Worker { id: WorkerId, class: WorkerClass, last_job: Option<JobId>, stand_ins: HashMap<JobId, JobId> },
+    Client {
+        id: ClientId,
+    },
+    Worker {
+        id: WorkerId,
+        class: WorkerClass,
+        last_job: Option<JobId>,
+        stand_ins: HashMap<JobId, JobId>,
+    },
 }
 
 /// Jobs that one classic worker has under other ids than their own.
@@ -117,7 +123,15 @@ impl Session {
     /// A connection whose first frame showed its generation.
     pub const fn new(conn: ConnId, generation: Generation) -> Self {
         let role = Role::Stranger;
-        Session { conn, generation, role, features: None, agent: None, instance: None, names_bytes: 0 }
+        Session {
+            conn,
+            generation,
+            role,
+            features: None,
+            agent: None,
+            instance: None,
+            names_bytes: 0,
+        }
     }
 
     /// Whether the peer announced itself with all of these features.

@@ -1,4 +1,5 @@
-//! The messages of a transfer, heard and said alike: inputs and results go the same way in both directions.
+//! The messages of a transfer, heard and said alike: inputs and results go the same way in both
+//! directions.
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_PIECE_BYTES_MAX;
@@ -71,8 +72,15 @@ impl Session {
         WireChunk { transfer: id, head: *head, sent_len, bytes, base: 0, is_copy: false, from, cut }
     }
 
-    /// A chunk of so many bytes, none of which is here yet: they are asked for as the line takes them.
-    pub fn chunk_elsewhere(&self, id: Uuid, head: &ChunkHead, sent_len: u32, from: u32) -> WireChunk {
+    /// A chunk of so many bytes, none of which is here yet: they are asked for as the line takes
+    /// them.
+    pub fn chunk_elsewhere(
+        &self,
+        id: Uuid,
+        head: &ChunkHead,
+        sent_len: u32,
+        from: u32,
+    ) -> WireChunk {
         let chunk = self.chunk(id, head, Bytes::new(), from);
         WireChunk { sent_len, base: chunk.from, ..chunk }
     }
@@ -143,7 +151,8 @@ impl WireChunk {
         (self.bytes, self.base, self.is_copy) = (copy, self.from, true);
     }
 
-    /// Lets go of its bytes; they are asked for when they are needed. Not of one that is being sent as a whole.
+    /// Lets go of its bytes; they are asked for when they are needed. Not of one that is being sent
+    /// as a whole.
     pub fn let_go(&mut self) {
         (self.bytes, self.base) = (Bytes::new(), self.from);
     }
@@ -183,8 +192,8 @@ impl WireChunk {
         self.cut != Cut::Never
     }
 
-    /// The next frame: all of the chunk, if nothing of it is out and `piece_bytes` does not say otherwise, else a piece of at most
-    /// so many bytes. `None` when all is out.
+    /// The next frame: all of the chunk, if nothing of it is out and `piece_bytes` does not say
+    /// otherwise, else a piece of at most so many bytes. `None` when all is out.
     pub fn next_frame(&mut self, piece_bytes: Option<u32>) -> Option<WireFrame> {
         if self.left() == 0 {
             return None;
@@ -277,7 +286,10 @@ mod tests {
                 let frame = decoder.poll_frame(&mut &wire[..]).unwrap().unwrap();
                 assert_eq!((frame.head.kind(), frame.head.msg_id), (Ok(Kind::Piece), ID));
                 let piece = Piece::decode(frame.payload).unwrap();
-                assert_eq!((piece.head, piece.sent_len, piece.from as usize), (head, 200_000, came.len()));
+                assert_eq!(
+                    (piece.head, piece.sent_len, piece.from as usize),
+                    (head, 200_000, came.len())
+                );
                 came.extend_from_slice(piece.bytes);
             }
             assert_eq!(came, bytes);

@@ -1,5 +1,5 @@
-//! One node: a record is committed when the log has it on the disk, or, if its effect need not wait for that, as soon as all
-//! before it are.
+//! One node: a record is committed when the log has it on the disk, or, if its effect need not wait
+//! for that, as soon as all before it are.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,8 @@ impl Single {
         None
     }
 
-    /// The log has all records up to this one on the disk. Gives the last record that is committed by that, if any is.
+    /// The log has all records up to this one on the disk. Gives the last record that is committed
+    /// by that, if any is.
     pub fn synced(&mut self, up_to: Index) -> Option<Index> {
         let mut last = None;
         while let Some((index, waits)) = self.waiting.front().copied() {

@@ -1,9 +1,11 @@
 //! Acks: who may end a job, and what follows from an answer.
 //!
-//! A result counts if its worker has an attempt of that job and run, or had one and is late (C07). The record of an
-//! assignment may be lost with a crash of the leader, as nobody waits for it: so for the time of a lease after a leader's
-//! start, a result of a leasing worker for a job of the life before counts too, if it names the run and an attempt that the
-//! log does not know, and nobody has the job. Anything else would let any worker end any job. The broker calls it, and the leader before it keeps what came with a result.
+//! A result counts if its worker has an attempt of that job and run, or had one and is late (C07).
+//! The record of an assignment may be lost with a crash of the leader, as nobody waits for it: so
+//! for the time of a lease after a leader's start, a result of a leasing worker for a job of the
+//! previous run counts too, if it names the run and an attempt that the log does not know, and
+//! nobody has the job. Anything else would let any worker end any job. The broker calls it, and the
+//! leader before it keeps what came with a result.
 
 use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
@@ -19,7 +21,8 @@ impl Broker {
         };
         let named = self.as_named_by(worker, named);
         let now = self.now;
-        // One whose assignment is not applied yet has not heard of it: it answers for an earlier one.
+        // One whose assignment is not applied yet has not heard of it: it answers for an earlier
+        // one.
         let is_unsent = self.assigning.worker_of(id) == Some(worker);
         let held = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         // And so does one that names another run than it was given.
@@ -45,7 +48,8 @@ impl Broker {
                 self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
                 if let Some(worker) = self.workers.get_mut(worker) {
                     // A job that has its place in spite of it proves nothing for larger ones.
-                    worker.lacked = worker.lacked.filter(|(lack, _)| !had_lacked && *lack == Lack::Room);
+                    worker.lacked =
+                        worker.lacked.filter(|(lack, _)| !had_lacked && *lack == Lack::Room);
                 }
             }
             (Outcome::Returned { .. }, _) => {
@@ -76,8 +80,8 @@ impl Broker {
         }
     }
 
-    /// Whether an answer for a job that has not ended is none of this peer's business: nothing that came with it, or comes
-    /// from others for the same job, is to be touched for it.
+    /// Whether an answer for a job that has not ended is none of this peer's business: nothing that
+    /// came with it, or comes from others for the same job, is to be touched for it.
     pub fn is_foreign_ack(&self, conn: ConnId, job: JobId, named: Named) -> bool {
         let job = self.state.job(job).filter(|job| !job.has_ended());
         let worker = self.workers.at(conn);
@@ -85,8 +89,8 @@ impl Broker {
         !self.may_end(worker, job, self.as_named_by(worker, named))
     }
 
-    /// Whether a part of a result may come from the worker at this connection, for this attempt. Attempts count over all
-    /// runs, so one of an earlier run is not among those that are known.
+    /// Whether a part of a result may come from the worker at this connection, for this attempt.
+    /// Attempts count over all runs, so one of an earlier run is not among those that are known.
     pub fn may_bring(&self, conn: ConnId, job: JobId, attempt: Attempt) -> bool {
         let job = self.state.job(job).filter(|job| !job.has_ended());
         let worker = self.workers.at(conn);
@@ -97,7 +101,8 @@ impl Broker {
         is_now || was || self.may_be_forgotten(worker, job, attempt)
     }
 
-    /// Only leasing workers are told runs and attempts; what others seem to name is their program's.
+    /// Only leasing workers are told runs and attempts; what others seem to name is their
+    /// program's.
     fn as_named_by(&self, worker: WorkerId, named: Named) -> Named {
         match self.workers.get(worker).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => named,
@@ -117,12 +122,15 @@ impl Broker {
         job.is_or_was_with(worker) || is_lost()
     }
 
-    /// Whether the record that gave this attempt to the worker may have been lost with an earlier life of the leader. Not so
-    /// for a job that came in this life, or that somebody is known to have: it was given out in this life, or brought back.
+    /// Whether the record that gave this attempt to the worker may have been lost with a previous
+    /// run of the leader. Not so for a job that came in this life, or that somebody is known to
+    /// have: it was given out in this life, or brought back.
     fn may_be_forgotten(&self, worker: WorkerId, job: &Job, attempt: Attempt) -> bool {
         let Some(earlier) = self.earlier else { return false };
-        let is_early = self.now < earlier.until.plus(self.config.lease) && job.seq <= earlier.last_seq;
-        let is_leasing = self.workers.get(worker).is_some_and(|worker| worker.class == WorkerClass::Leasing);
+        let is_early =
+            self.now < earlier.until.plus(self.config.lease) && job.seq <= earlier.last_seq;
+        let is_leasing =
+            self.workers.get(worker).is_some_and(|worker| worker.class == WorkerClass::Leasing);
         let is_free = match &job.phase {
             Phase::Queued { .. } => true,
             Phase::Leased { worker: holder, .. } => {
@@ -132,7 +140,8 @@ impl Broker {
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         };
         // Who has not been told to start has no result, and that record is never lost.
-        let can_have_it = !job.is_announced() && job.child_of.is_none_or(|(_, only)| only == worker);
+        let can_have_it =
+            !job.is_announced() && job.child_of.is_none_or(|(_, only)| only == worker);
         is_early && is_leasing && is_free && can_have_it && attempt > job.attempt
     }
 

@@ -14,97 +14,49 @@ use super::record::{Lack, Record};
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Commit a record, in the order of the indices; then say so with [`Event::Committed`](super::Event::Committed).
-    Commit {
-        /// Its place.
-        index: Index,
-        /// The record.
-        record: Record,
-    },
+    /// Commit a record, in the order of the indices; then say so with
+    /// [`Event::Committed`](super::Event::Committed).
+    Commit { index: Index, record: Record },
     /// Give a job to a worker.
     Assign(Assignment),
     /// Tell a worker something about a job that it was given.
     Worker(WorkerOrder),
-    /// A result does not count: its worker never had this job, or not in this run. The worker is told to forget it by
-    /// [`WorkerOrder::Settle`].
+    /// A result does not count: its worker never had this job, or not in this run. The worker is
+    /// told to forget it by [`WorkerOrder::Settle`].
     AckRefused {
-        /// Whose.
         conn: ConnId,
         /// Of which job.
         job: JobId,
     },
     /// Tell a client that its job is taken.
     Submitted {
-        /// Where.
         conn: ConnId,
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
         /// Where it stands.
         standing: Standing,
         /// Jobs of the same client and key before it.
         ahead: u32,
     },
-    /// Tell a client that its job is not taken. The job's payload is not needed, unless the id was in use before.
-    Refuse {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// Tell a client that its job waits for a worker that is not there. Said once, until the cause changes.
-    Waiting {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// For what.
-        why: Waiting,
-    },
+    /// Tell a client that its job is not taken. The job's payload is not needed, unless the id was
+    /// in use before.
+    Refuse { conn: ConnId, job: JobId, refusal: Refusal },
+    /// Tell a client that its job waits for a worker that is not there. Said once, until the cause
+    /// changes.
+    Waiting { conn: ConnId, job: JobId, why: Waiting },
     /// Tell a client that a worker runs its job.
-    Running {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// Which attempt.
-        attempt: Attempt,
-    },
+    Running { conn: ConnId, job: JobId, run: Run, attempt: Attempt },
     /// Send a job's result to a client; then [`Event::Delivered`](super::Event::Delivered), or
     /// [`Event::NotDelivered`](super::Event::NotDelivered) once the connection has ended.
-    Deliver {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Deliver { conn: ConnId, job: JobId, run: Run },
     /// The payload of a job is not needed any more.
-    ForgetInput {
-        /// Which job's.
-        job: JobId,
-    },
+    ForgetInput { job: JobId },
     /// A result that a worker returned is not needed any more.
-    ForgetResult {
-        /// Which.
-        result: ResultId,
-    },
+    ForgetResult { result: ResultId },
     /// The answer to an operator.
-    Operated {
-        /// The question's.
-        token: Token,
-        /// The answer.
-        answer: Result<Operated, OperateError>,
-    },
+    Operated { token: Token, answer: Result<Operated, OperateError> },
     /// A dataset is kept from now on.
     DatasetPut {
-        /// The dataset.
         dataset: Arc<Dataset>,
         /// What was under its id before. It may have blobs in common with the new one.
         replaced: Option<Arc<Dataset>>,
@@ -114,22 +66,14 @@ pub enum Action {
         /// What it was.
         dataset: Arc<Dataset>,
     },
-    /// Ask an agent to hold a dataset: jobs wait that name it, and a classic worker that it serves has room for them. What comes of it shows
-    /// what it is said to hold.
-    AskAgent {
-        /// Whom.
-        agent: WorkerId,
-        /// What.
-        cache: CacheId,
-    },
-    /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for classic workers that have agents (C01).
-    StageInputs {
-        /// The job.
-        job: JobId,
-    },
+    /// Ask an agent to hold a dataset: jobs wait that name it, and a classic worker that it serves
+    /// has room for them. What comes of it shows what it is said to hold.
+    AskAgent { agent: WorkerId, cache: CacheId },
+    /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for
+    /// classic workers that have agents (C01).
+    StageInputs { job: JobId },
     /// End a connection.
     Close {
-        /// Which.
         conn: ConnId,
         /// Why, for the log.
         why: &'static str,
@@ -139,15 +83,10 @@ pub enum Action {
 /// A job with a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Where.
     pub conn: ConnId,
-    /// To whom.
     pub worker: WorkerId,
-    /// Which job.
     pub job: JobId,
-    /// Which run.
     pub run: Run,
-    /// Which attempt.
     pub attempt: Attempt,
     /// How long it may be silent.
     pub lease: Duration,
@@ -163,29 +102,14 @@ pub enum WorkerOrder {
     /// It came back on a new connection while it was receiving a job's inputs: they go on there.
     Resume(Assignment),
     /// A job is not wanted from it any more.
-    Abandon {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which attempt.
-        attempt: Attempt,
-    },
+    Abandon { conn: ConnId, job: JobId, attempt: Attempt },
     /// It may forget a job.
-    Settle {
-        /// Where.
-        conn: ConnId,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Settle { conn: ConnId, job: JobId, run: Run },
 }
 
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It waits.
     Queued,
     /// A worker has it, and is still receiving its inputs.
     Assigned,
@@ -202,12 +126,11 @@ pub enum Refusal {
     #[error(
         "job id {job} is in use for a job with other content: use a new id, or submit the same content again"
     )]
-    Conflict {
-        /// The id.
-        job: JobId,
-    },
+    Conflict { job: JobId },
     /// The leader holds as many jobs as it may.
-    #[error("the leader holds {held} jobs and takes at most {limit}: wait, or purge its dead-letter queue")]
+    #[error(
+        "the leader holds {held} jobs and takes at most {limit}: wait, or purge its dead-letter queue"
+    )]
     Full {
         /// What it holds.
         held: usize,
@@ -242,7 +165,6 @@ pub enum Refusal {
          frames of at most {limit}: start a heft worker, or an agent (`heft worker --cache-only`) beside the classic worker"
     )]
     NoCapableWorker {
-        /// What matched.
         key: String,
         /// How many did.
         workers: usize,
@@ -257,7 +179,6 @@ pub enum Refusal {
          agent (`heft worker --cache-only`) beside the classic worker"
     )]
     NoDatasets {
-        /// What matched.
         key: String,
         /// How many did.
         workers: usize,
@@ -265,7 +186,6 @@ pub enum Refusal {
     /// No worker that matches takes payloads of this kind.
     #[error("the {workers} connected workers that match {key} take no {}: {}", kind.text(), kind.next_step())]
     NoReader {
-        /// What matched.
         key: String,
         /// How many did.
         workers: usize,
@@ -273,7 +193,9 @@ pub enum Refusal {
         kind: PayloadKind,
     },
     /// The leader is about to stop.
-    #[error("the leader is about to stop and takes no new jobs: submit to another, or again when it is back")]
+    #[error(
+        "the leader is about to stop and takes no new jobs: submit to another, or again when it is back"
+    )]
     Draining,
 }
 
@@ -281,41 +203,30 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// No connected worker matches its key.
-    NoWorker {
-        /// The key.
-        key: String,
-    },
-    /// All connected workers that match its key are classic workers, and it can only go as a transfer.
+    NoWorker { key: String },
+    /// All connected workers that match its key are classic workers, and it can only go as a
+    /// transfer.
     NoTransfers {
-        /// The key.
         key: String,
         /// How many they are.
         workers: usize,
     },
     /// The same, and the agent beside one of them cannot be given its inputs either.
-    NotStaged {
-        /// The key.
-        key: String,
-        /// Why not.
-        why: Arc<str>,
-    },
+    NotStaged { key: String, why: Arc<str> },
     /// No connected worker that matches its key can be sent the datasets it names, or has them.
     NoDatasets {
-        /// The key.
         key: String,
         /// How many they are.
         workers: usize,
     },
     /// A worker could not begin it.
     WorkerLacks {
-        /// Which.
         worker: WorkerId,
         /// For want of what.
         lack: Lack,
     },
     /// No connected worker that matches its key takes payloads of its kind.
     NoReader {
-        /// The key.
         key: String,
         /// How many they are.
         workers: usize,
@@ -365,15 +276,9 @@ pub enum Operated {
         was: Standing,
     },
     /// So many dead jobs run again.
-    Revived {
-        /// How many.
-        jobs: usize,
-    },
+    Revived { jobs: usize },
     /// So many dead jobs are gone.
-    Purged {
-        /// How many.
-        jobs: usize,
-    },
+    Purged { jobs: usize },
 }
 
 /// Why an operation could not be done.
@@ -383,31 +288,21 @@ pub enum OperateError {
     #[error(
         "no job {job} is known here: it may have ended longer ago than results are kept, or never have come"
     )]
-    Unknown {
-        /// The id.
-        job: JobId,
-    },
+    Unknown { job: JobId },
     /// It has ended.
     #[error("job {job} has ended already")]
-    Ended {
-        /// The id.
-        job: JobId,
-    },
+    Ended { job: JobId },
     /// It is one worker's part of a job to all, which counts as ended with it.
     #[error(
         "job {job} is one worker's part of job {parent}, which went to all workers, and is not in the dead-letter queue: submit \
          that job again"
     )]
     Part {
-        /// The id.
         job: JobId,
         /// The job to all.
         parent: JobId,
     },
     /// It is not in the dead-letter queue.
     #[error("job {job} is not in the dead-letter queue")]
-    NotDead {
-        /// The id.
-        job: JobId,
-    },
+    NotDead { job: JobId },
 }

@@ -1,9 +1,11 @@
-//! Datasets that agents are asked to hold. A classic worker cannot be sent datasets, but the agent beside it can (C01): where a classic worker
-//! has room and jobs wait that it could have but for their datasets, its agent is asked for those, whoever the datasets were put for.
+//! Datasets that agents are asked to hold. A classic worker cannot be sent datasets, but the agent
+//! beside it can (C01): where a classic worker has room and jobs wait that it could have but for
+//! their datasets, its agent is asked for those, whoever the datasets were put for.
 //!
-//! An agent is asked once for a dataset, and again when a job comes that names it, or one that names it went to the worker, or the agent had it and
-//! lost it before a job could use it; that only so often, as datasets may displace each other. What it could not take it is not asked for again
-//! until another job comes.
+//! An agent is asked once for a dataset, and again when a job comes that names it, or one that
+//! names it went to the worker, or the agent had it and lost it before a job could use it; that
+//! only so often, as datasets may displace each other. What it could not take it is not asked for
+//! again until another job comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,7 +63,8 @@ impl Asks {
         self.stranded = true;
     }
 
-    /// A job was set aside that no worker with room may have. One that was not before may ask again.
+    /// A job was set aside that no worker with room may have. One that was not before may ask
+    /// again.
     pub(super) fn stranded(&mut self, job: &Job, is_new: bool) {
         self.stranded = true;
         if is_new {
@@ -132,7 +135,8 @@ impl Broker {
         if !self.locality.delays.any_stranded() {
             return;
         }
-        let pairs = self.locality.holdings.pairs().filter(|(worker, _)| all || woken.contains(worker));
+        let pairs =
+            self.locality.holdings.pairs().filter(|(worker, _)| all || woken.contains(worker));
         for (worker, agent) in pairs.collect::<Vec<_>>() {
             for dataset in self.datasets_to_ask(worker, agent) {
                 // Two workers may have one agent.
@@ -149,15 +153,18 @@ impl Broker {
         }
     }
 
-    /// Whether a dataset is one job's inputs, and an agent has it, gets it or was asked to hold it whose worker could run the job now.
+    /// Whether a dataset is one job's inputs, and an agent has it, gets it or was asked to hold it
+    /// whose worker could run the job now.
     fn is_under_way(&self, dataset: &Dataset) -> bool {
-        let Some(job) = self.state.staged_for(&dataset.cache).and_then(|id| self.state.job(id)) else {
+        let Some(job) = self.state.staged_for(&dataset.cache).and_then(|id| self.state.job(id))
+        else {
             return false;
         };
         let could = |worker: WorkerId| {
             let worker = self.workers.get(worker).filter(|worker| worker.has_room());
-            worker
-                .is_some_and(|worker| worker.wants(job.submission.key.as_str()) && self.may_have(job, worker))
+            worker.is_some_and(|worker| {
+                worker.wants(job.submission.key.as_str()) && self.may_have(job, worker)
+            })
         };
         let asks = self.locality.asks.of.get(&dataset.cache).into_iter().flatten();
         let asked = asks.filter(|(_, ask)| ask.open).map(|(agent, _)| *agent);
@@ -165,19 +172,28 @@ impl Broker {
         agents.any(|agent| self.locality.holdings.served_by(agent).any(could))
     }
 
-    /// What an agent is to be asked for, so that a worker which has room gets jobs: of each key and client as many as it has room for.
+    /// What an agent is to be asked for, so that a worker which has room gets jobs: of each key and
+    /// client as many as it has room for.
     fn datasets_to_ask(&self, worker: WorkerId, agent: WorkerId) -> Vec<Arc<Dataset>> {
         let may_be_served = |worker: &&Worker| worker.has_room() && !worker.datasets;
-        let Some(worker) = self.workers.get(worker).filter(may_be_served) else { return Vec::new() };
+        let Some(worker) = self.workers.get(worker).filter(may_be_served) else {
+            return Vec::new();
+        };
         let room = usize::try_from(worker.credit).unwrap_or(usize::MAX).min(BROUGHT_BACK_MAX);
         let mut found: BTreeMap<CacheId, Arc<Dataset>> = BTreeMap::new();
         for kinds in self.locality.delays.stranded_kinds(worker) {
             let mut left = room;
             for (datasets, jobs) in kinds.into_values() {
-                let may_have = |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
-                let count = jobs.iter().map(|(_, id)| id).filter(|id| may_have(id)).take(left).count();
-                if let Some(lacking) = self.lacking(worker.id, agent, datasets).filter(|_| count > 0) {
-                    found.extend(lacking.into_iter().map(|dataset| (dataset.cache.clone(), dataset)));
+                let may_have =
+                    |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
+                let count =
+                    jobs.iter().map(|(_, id)| id).filter(|id| may_have(id)).take(left).count();
+                if let Some(lacking) =
+                    self.lacking(worker.id, agent, datasets).filter(|_| count > 0)
+                {
+                    found.extend(
+                        lacking.into_iter().map(|dataset| (dataset.cache.clone(), dataset)),
+                    );
                     left = left.saturating_sub(count);
                 }
                 if left == 0 {
@@ -188,8 +204,14 @@ impl Broker {
         found.into_values().collect()
     }
 
-    /// What an agent would have to be asked for so that a worker has these; nothing if it was asked in vain.
-    fn lacking(&self, worker: WorkerId, agent: WorkerId, datasets: &[CacheId]) -> Option<Vec<Arc<Dataset>>> {
+    /// What an agent would have to be asked for so that a worker has these; nothing if it was asked
+    /// in vain.
+    fn lacking(
+        &self,
+        worker: WorkerId,
+        agent: WorkerId,
+        datasets: &[CacheId],
+    ) -> Option<Vec<Arc<Dataset>>> {
         let mut lacking = Vec::new();
         for dataset in datasets.iter().filter_map(|cache| self.state.dataset(cache)) {
             match self.at(worker, dataset) {
@@ -212,7 +234,8 @@ impl Broker {
         })
     }
 
-    /// A worker could not take a dataset. If it is an agent that was asked to, clients whose jobs wait for that may have to know.
+    /// A worker could not take a dataset. If it is an agent that was asked to, clients whose jobs
+    /// wait for that may have to know.
     pub(super) fn could_not_hold(&mut self, worker: WorkerId, cache: &CacheId) {
         if self.locality.asks.failed(worker, cache) {
             self.agent_failed(cache);

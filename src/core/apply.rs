@@ -1,8 +1,8 @@
-//! Records on their way, and what follows from them: what is proposed waits here until it is committed, is applied then, and has its
-//! effects.
+//! Records on their way, and what follows from them: what is proposed waits here until it is
+//! committed, is applied then, and has its effects.
 //!
-//! Nothing here decides, and nothing but [`State::apply`](super::state::State::apply) changes a job. All parts of the broker propose;
-//! [`Broker::handle`] says what is committed.
+//! Nothing here decides, and nothing but [`State::apply`](super::state::State::apply) changes a
+//! job. All parts of the broker propose; [`Broker::handle`] says what is committed.
 
 use std::collections::VecDeque;
 
@@ -61,8 +61,8 @@ impl Broker {
     /// After a record that may have brought a client under its cap, its jobs are looked at again.
     fn unpark(&mut self, record: &Record, applied: &Applied) {
         self.staging.wake_capped();
-        // An assignment that counts takes a share; what one that does not had taken is given back where it
-        // is found stale.
+        // An assignment that counts takes a share; what one that does not had taken is given back
+        // where it is found stale.
         if let Record::Cap { client, .. } = record {
             self.queues.unpark(client);
         } else if let Applied::Withdrew(job) = applied {
@@ -134,7 +134,9 @@ impl Broker {
                 }
             }
             Record::Withdraw { job, .. } => self.withdrawn(*job, applied),
-            Record::Dataset { dataset } | Record::Stage { dataset, .. } => self.dataset_put(dataset, applied),
+            Record::Dataset { dataset } | Record::Stage { dataset, .. } => {
+                self.dataset_put(dataset, applied)
+            }
             Record::DatasetGone { cache, .. } => self.rouse(cache),
             Record::Delivered { job, run } => {
                 self.results.confirming.remove(&(*job, *run));
@@ -147,12 +149,17 @@ impl Broker {
             Applied::RemovedDataset(dataset) => {
                 self.actions.push_back(Action::DatasetRemoved { dataset: dataset.clone() });
             }
-            Applied::Changed | Applied::Withdrew(_) | Applied::PutDataset { .. } | Applied::Stale => {}
+            Applied::Changed
+            | Applied::Withdrew(_)
+            | Applied::PutDataset { .. }
+            | Applied::Stale => {}
         }
     }
 
     fn job_ended(&mut self, id: JobId, run: Run) {
-        let Some(job) = self.state.job(id) else { return broken!("job {id} has ended, and is not known") };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} has ended, and is not known");
+        };
         let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });
@@ -170,9 +177,15 @@ impl Broker {
         }
         self.settle(id, run, returned_by);
         for child in children {
-            if let Some(run) = self.state.job(child).filter(|child| !child.has_ended()).map(|child| child.run)
+            if let Some(run) =
+                self.state.job(child).filter(|child| !child.has_ended()).map(|child| child.run)
             {
-                self.propose(Record::Cancel { at: self.now, job: child, run, by: "its parent ended".into() });
+                self.propose(Record::Cancel {
+                    at: self.now,
+                    job: child,
+                    run,
+                    by: "its parent ended".into(),
+                });
             }
         }
         if child_of.is_none() {
@@ -185,7 +198,8 @@ impl Broker {
         }
     }
 
-    /// Tells workers of a job that ended: the one that returned the result may forget it, others may stop.
+    /// Tells workers of a job that ended: the one that returned the result may forget it, others
+    /// may stop.
     pub(super) fn settle(&mut self, job: JobId, run: Run, returned_by: Option<WorkerId>) {
         if let Some(conn) = returned_by.and_then(|worker| self.workers.get(worker)?.conn()) {
             self.order(WorkerOrder::Settle { conn, job, run });
@@ -195,7 +209,8 @@ impl Broker {
             if self.assigning.worker_of(job) == Some(worker.id) {
                 continue;
             }
-            // It keeps the place it takes until it answers: its credit comes back with that, not before.
+            // It keeps the place it takes until it answers: its credit comes back with that, not
+            // before.
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
                 let order = WorkerOrder::Abandon { conn, job, attempt: lease.attempt };
                 self.actions.push_back(Action::Worker(order));
@@ -207,11 +222,15 @@ impl Broker {
 /// What an operation did whose last record changed nothing.
 fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
     match (record, did) {
-        (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => Err(OperateError::Ended { job: *job }),
+        (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => {
+            Err(OperateError::Ended { job: *job })
+        }
         (Record::Forget { job, .. }, Operated::Purged { jobs: 1 })
         | (Record::Revive { job, .. }, Operated::Revived { jobs: 1 }) => {
             Err(OperateError::NotDead { job: *job })
         }
-        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => Ok(did),
+        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => {
+            Ok(did)
+        }
     }
 }

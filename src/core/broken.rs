@@ -1,7 +1,9 @@
-//! What to do where our own books disagree: an index names what is not there, a counter would fall below zero.
+//! What to do where our own books disagree: an index names what is not there, a counter would fall
+//! below zero.
 
-/// Our own books disagree. That is a defect of ours, and no peer can bring it about: tests, which run with assertions, stop here; a
-/// leader says so in its log and goes on as if there were nothing to do.
+/// Our own books disagree. That is a defect of ours, and no peer can bring it about: tests, which
+/// run with assertions, stop here; a leader says so in its log and goes on as if there were nothing
+/// to do.
 macro_rules! broken {
     ($($what:tt)+) => {{
         debug_assert!(false, $($what)+);

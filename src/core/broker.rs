@@ -1,16 +1,16 @@
 //! The broker: events in, actions out, time passed in.
 //!
-//! It decides and proposes records, and changes no job by itself: what follows from a record once that counts is in
-//! [`apply`](super::committed). It holds the indexes that make decisions quick (queues, leases, who is connected
-//! where); all of them follow from [`State`] and from the connections. The leader is who calls it.
+//! It decides and proposes records, and changes no job by itself: what follows from a record once
+//! that counts is in [`apply`](super::committed). It holds the indexes that make decisions quick
+//! (queues, leases, who is connected where); all of them follow from [`State`] and from the
+//! connections. The leader is who calls it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::{Action, Standing, WorkerOrder};
-use super::broken;
 use super::apply::Proposals;
+use super::broken;
 use super::dispatch::Assignments;
-use super::timers::Due;
 use super::ended::Results;
 use super::event::{Event, WorkerClass};
 use super::ids::{Attempt, ClientId, ConnId, JobId, Micros, Run, WorkerId};
@@ -23,6 +23,7 @@ use super::record::{AttemptEnd, Record};
 use super::staging::Staging;
 use super::state::State;
 use super::submit::Clients;
+use super::timers::Due;
 use super::waiting::Waits;
 use super::worker::{Hello, Worker, Workers};
 
@@ -35,12 +36,11 @@ pub(super) struct EarlierLife {
     pub(super) last_seq: u64,
 }
 
-/// The broker.
 #[derive(Debug)]
 pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
-    /// What an earlier life of the leader left, if there was one.
+    /// What a previous run of the leader left, if there was one.
     pub(super) earlier: Option<EarlierLife>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
@@ -110,14 +110,18 @@ impl Broker {
             self.heard_of(*conn);
         }
         match event {
-            Event::ClientHello { conn, client, cap, peer } => self.client_hello(conn, client, cap, peer),
+            Event::ClientHello { conn, client, cap, peer } => {
+                self.client_hello(conn, client, cap, peer)
+            }
             Event::WorkerHello(hello) => self.worker_hello(hello),
             Event::Credit { conn, delta } => self.credit(conn, delta),
             Event::Submit { conn, job } => self.submit(conn, job),
             Event::InputsHere { job, kept } => self.inputs_here(job, kept),
             Event::InputsRefused { job, attempt, why } => self.inputs_refused(job, attempt, why),
             Event::InputsFailed { job, why } => self.inputs_failed(job, why),
-            Event::TimeLimit { worker, job, attempt, limit } => self.limit_time(worker, job, attempt, limit),
+            Event::TimeLimit { worker, job, attempt, limit } => {
+                self.limit_time(worker, job, attempt, limit)
+            }
             Event::Withdraw { job } => self.withdrawal(job),
             Event::Progress { conn, job, run, attempt, doing } => {
                 self.progress(conn, job, run, attempt, doing)
@@ -146,7 +150,9 @@ impl Broker {
             }
             Event::NotHolding { worker, cache } => self.holds_not(worker, &cache),
             Event::HoldsNothing { worker } => self.holds_nothing(worker),
-            Event::DatasetsMoved { worker, bytes, span } => self.datasets_moved(worker, bytes, span),
+            Event::DatasetsMoved { worker, bytes, span } => {
+                self.datasets_moved(worker, bytes, span)
+            }
             Event::AgentFor { worker, agent } => self.agent_for(worker, agent),
             Event::NotStaged { job, why, again } => self.not_staged(job, why, again),
         }
@@ -179,7 +185,8 @@ impl Broker {
         self.due.len()
     }
 
-    /// How much it keeps of jobs and workers beside their state: who submitted them, where they wait and what for, who holds what.
+    /// How much it keeps of jobs and workers beside their state: who submitted them, where they
+    /// wait and what for, who holds what.
     pub fn note_count(&self) -> usize {
         let pinned: usize = self.queues.pinned.values().map(BTreeMap::len).sum();
         pinned
@@ -239,8 +246,8 @@ impl Broker {
         self.draining
     }
 
-    /// Whether no job is with a worker any more, and all that was decided counts: a result that is on its way into the log is still to
-    /// be delivered.
+    /// Whether no job is with a worker any more, and all that was decided counts: a result that is
+    /// on its way into the log is still to be delivered.
     pub fn is_idle(&self) -> bool {
         let decided = self.assigning.is_empty() && self.proposed().next().is_none();
         decided && self.workers.iter().all(|worker| worker.held.is_empty())
@@ -259,10 +266,12 @@ impl Broker {
 
     fn worker_hello(&mut self, hello: Hello) {
         let (worker, conn, class) = (hello.worker, hello.conn, hello.class);
-        let is_another =
-            |known: &Worker| known.class != class && known.conn().is_some_and(|known| known != conn);
+        let is_another = |known: &Worker| {
+            known.class != class && known.conn().is_some_and(|known| known != conn)
+        };
         if self.workers.get(worker).is_some_and(is_another) {
-            // A worker that comes back is of the kind it was. This is somebody else, who would take its jobs over.
+            // A worker that comes back is of the kind it was. This is somebody else, who would take
+            // its jobs over.
             let why = "its worker id is that of a connected worker of another kind";
             self.actions.push_back(Action::Close { conn, why });
             return;
@@ -277,7 +286,8 @@ impl Broker {
         if class == WorkerClass::Leasing {
             self.watch_silence(worker, self.now);
         } else {
-            // A classic worker's id is new with each process, so what it held before is not with it any more.
+            // A classic worker's id is new with each process, so what it held before is not with it
+            // any more.
             self.lose_all(worker, AttemptEnd::WorkerLost);
         }
         self.queues.look_again();
@@ -285,13 +295,20 @@ impl Broker {
     }
 
     fn credit(&mut self, conn: ConnId, delta: i32) {
-        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker))
+        {
             worker.offer(delta);
             self.dirty = true;
         }
     }
 
-    fn heartbeat(&mut self, conn: ConnId, cpu_permille: u16, credit: u32, held: &[(JobId, Run, Attempt)]) {
+    fn heartbeat(
+        &mut self,
+        conn: ConnId,
+        cpu_permille: u16,
+        credit: u32,
+        held: &[(JobId, Run, Attempt)],
+    ) {
         let Some(id) = self.workers.at(conn) else { return };
         let is_back = self.workers.get(id).is_some_and(|worker| worker.owes_inventory);
         for (job, run, attempt) in held {
@@ -326,7 +343,8 @@ impl Broker {
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         let known = self.state.job(job);
         let has_ended = known.is_none_or(Job::has_ended);
-        // What was not started has no result, and what came as transfers may still be coming: that is to stop, too.
+        // What was not started has no result, and what came as transfers may still be coming: that
+        // is to stop, too.
         let may_be_receiving = run == Run(0) || known.is_some_and(Job::comes_by_transfer);
         if !has_ended || may_be_receiving {
             self.order(WorkerOrder::Abandon { conn, job, attempt });

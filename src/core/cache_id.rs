@@ -1,5 +1,6 @@
-//! The id of a dataset. It becomes the name of a directory on every worker, so what could lead elsewhere, or is no name on
-//! some system, is refused where it comes in (C08); whoever has a [`CacheId`] need not look again.
+//! The id of a dataset. It becomes the name of a directory on every worker, so what could lead
+//! elsewhere, or is not a name on some system, is refused where it comes in (C08); whoever has a
+//! [`CacheId`] need not look again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +28,6 @@ pub enum CacheIdRule {
     /// It is longer than a file system takes.
     #[error("it has {bytes} bytes; at most {limit} are taken: shorten it")]
     Long {
-        /// Its bytes.
         bytes: usize,
         /// What is taken.
         limit: usize,
@@ -37,10 +37,7 @@ pub enum CacheIdRule {
     Path(char),
     /// It holds NUL or another character that has no shape.
     #[error("it holds the control character U+{code:04X}: remove it")]
-    Control {
-        /// Which.
-        code: u32,
-    },
+    Control { code: u32 },
     /// It begins with a dot: `.`, `..`, or hidden and kept for the cache's own files.
     #[error("it begins with '.': such names are the cache's own, choose another")]
     LeadingDot,
@@ -57,7 +54,7 @@ pub enum CacheIdRule {
     Reserved,
 }
 
-/// A text that is no dataset's id.
+/// A text that is not a dataset's id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid cache id: \"{excerpt}\": {rule}")]
 pub struct CacheIdError {
@@ -83,8 +80,9 @@ impl CacheId {
         CacheId(format!("{OF_JOB}{}", job.0.simple()).into())
     }
 
-    /// The job in the id of such a dataset. Logs from before [`Record::Stage`](super::record::Record::Stage) say it by nothing else;
-    /// everywhere else the state knows.
+    /// The job in the id of such a dataset. Logs from before
+    /// [`Record::Stage`](super::record::Record::Stage) say it by nothing else; everywhere else the
+    /// state knows.
     pub fn job_in_name(&self) -> Option<JobId> {
         let job = Uuid::parse_str(self.0.strip_prefix(OF_JOB)?).ok().map(JobId)?;
         (CacheId::of_inputs(job) == *self).then_some(job)
@@ -143,7 +141,8 @@ mod tests {
     #[test]
     fn c08_a_cache_id_is_one_harmless_segment_taken_as_it_is() {
         let longest = "x".repeat(255);
-        for text in ["dataset-2025", "größe ✓", "a..b", "console", "com10", "a b", "Set", &longest] {
+        for text in ["dataset-2025", "größe ✓", "a..b", "console", "com10", "a b", "Set", &longest]
+        {
             assert_eq!(CacheId::parse(text).unwrap().as_str(), text);
         }
         assert_ne!(CacheId::parse("set"), CacheId::parse("SET"));
@@ -177,6 +176,9 @@ mod tests {
             assert!(shown.starts_with("invalid cache id: \"") && shown.len() < 400, "{shown}");
         }
         let shown = CacheId::parse("a\0").unwrap_err().to_string();
-        assert_eq!(shown, r#"invalid cache id: "a\0": it holds the control character U+0000: remove it"#);
+        assert_eq!(
+            shown,
+            r#"invalid cache id: "a\0": it holds the control character U+0000: remove it"#
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Memory of maps that were large once. A hash map keeps the room for all that it ever held; what peers made it hold is
-//! not to stay taken for good.
+//! Memory of maps that were large once. A hash map keeps the room for all that it ever held; what
+//! peers made it hold is not to stay taken for good.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, Hash};
 /// Maps with less room than this keep it.
 const KEPT: usize = 1024;
 
-/// Gives back the room of a map that has become all but empty. To be called after something was removed; it costs nothing
-/// most of the time, and in the long run no more than the insertions did.
+/// Gives back the room of a map that has become all but empty. To be called after something was
+/// removed; it costs nothing most of the time, and in the long run no more than the insertions did.
 pub(crate) fn give_back<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
     if map.capacity() > KEPT && map.len() < map.capacity() / 8 {
         map.shrink_to(map.len() * 2);

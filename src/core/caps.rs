@@ -1,7 +1,9 @@
-//! The caps that clients named, as far as they are kept: by clients that may never come back, so those that were named longest ago
-//! are forgotten when there are too many. A client that is connected has the cap of its hello all the same.
+//! The caps that clients named, as far as they are kept: by clients that may never come back, so
+//! those that were named longest ago are forgotten when there are too many. A client that is
+//! connected has the cap of its hello all the same.
 //!
-//! It is part of the state that follows from the log, so what is forgotten follows from the order of records alone.
+//! It is part of the state that follows from the log, so what is forgotten follows from the order
+//! of records alone.
 
 use std::collections::{BTreeMap, VecDeque};
 

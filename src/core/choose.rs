@@ -1,5 +1,6 @@
-//! Which worker gets a job: who may have it, and the best of those by one of the named policies (SC04-SC07, C14). What becomes of a
-//! job that had better wait for a worker is `locality`'s matter.
+//! Which worker gets a job: who may have it, and the best of those by one of the named policies
+//! (SC04-SC07, C14). What becomes of a job that had better wait for a worker is `locality`'s
+//! matter.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -49,7 +50,8 @@ impl Stuck {
 /// How a worker is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The one that must move the fewest bytes of the job's datasets; then, and for jobs without any, as least-load (C14).
+    /// The one that must move the fewest bytes of the job's datasets; then, and for jobs without
+    /// any, as least-load (C14).
     #[default]
     Locality,
     /// Fewest running, then most credit (SC05).
@@ -58,7 +60,8 @@ pub enum Policy {
     CreditFirst,
     /// Each in its turn.
     RoundRobin,
-    /// The one that had this client's last job of the same key, if it has room; else the least loaded.
+    /// The one that had this client's last job of the same key, if it has room; else the least
+    /// loaded.
     Sticky,
     /// By processor use and running jobs together (SC06).
     LoadScore,
@@ -93,16 +96,21 @@ impl Policy {
         workers: impl Iterator<Item = &'a Worker>,
         stuck_to: Option<WorkerId>,
     ) -> Option<&'a Worker> {
-        let least_load = |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
+        let least_load =
+            |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
         match self {
             // For jobs without datasets; those with them are `locality`'s matter.
             Policy::Locality | Policy::LeastLoad => workers.min_by_key(|worker| least_load(worker)),
-            Policy::CreditFirst => {
-                workers.min_by_key(|worker| (Reverse(worker.credit), worker.held.len(), worker.last_assigned))
-            }
+            Policy::CreditFirst => workers.min_by_key(|worker| {
+                (Reverse(worker.credit), worker.held.len(), worker.last_assigned)
+            }),
             Policy::RoundRobin => workers.min_by_key(|worker| worker.last_assigned),
-            Policy::Sticky => workers.min_by_key(|worker| (Some(worker.id) != stuck_to, least_load(worker))),
-            Policy::LoadScore => workers.min_by_key(|worker| (load_permille(worker), worker.last_assigned)),
+            Policy::Sticky => {
+                workers.min_by_key(|worker| (Some(worker.id) != stuck_to, least_load(worker)))
+            }
+            Policy::LoadScore => {
+                workers.min_by_key(|worker| (load_permille(worker), worker.last_assigned))
+            }
         }
     }
 }
@@ -113,12 +121,7 @@ pub(super) enum Choice {
     /// This worker gets it.
     Give(WorkerId),
     /// It waits for a worker that has no room.
-    Wait {
-        /// Whom.
-        on: WorkerId,
-        /// Until then.
-        until: Micros,
-    },
+    Wait { on: WorkerId, until: Micros },
     /// It has waited, and goes behind others of its priority.
     Late,
     /// Workers that have room cannot be sent its datasets.
@@ -130,7 +133,8 @@ pub(super) enum Choice {
 }
 
 impl Broker {
-    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them all.
+    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them
+    /// all.
     pub(super) fn may_have_datasets(&self, worker: &Worker, datasets: &[Arc<Dataset>]) -> bool {
         worker.datasets || datasets.iter().all(|dataset| self.at(worker.id, dataset) == At::Held)
     }
@@ -139,7 +143,9 @@ impl Broker {
     pub(super) fn any_may_have_datasets(&self, datasets: &[CacheId], workers: &[WorkerId]) -> bool {
         let datasets = self.known_datasets(datasets);
         let may = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_datasets(worker, &datasets))
+            self.workers
+                .get(*worker)
+                .is_some_and(|worker| self.may_have_datasets(worker, &datasets))
         };
         datasets.is_empty() || workers.iter().any(may)
     }
@@ -152,8 +158,8 @@ impl Broker {
             && worker.is_done_with(job.id())
     }
 
-    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it lacks room for its
-    /// inputs, or a directory; `full` is saying so.
+    /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it
+    /// lacks room for its inputs, or a directory; `full` is saying so.
     pub(super) fn may_find_room_elsewhere(&self, job: &Job, full: Option<WorkerId>) -> bool {
         if job.child_of.is_some() {
             return false;
@@ -161,8 +167,9 @@ impl Broker {
         let datasets = self.known_datasets(job.datasets());
         let mut matching = Vec::new();
         self.workers.matching(job.submission.key.as_str(), &mut matching);
-        let others =
-            matching.iter().filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
+        let others = matching
+            .iter()
+            .filter(|worker| Some(**worker) != full && job.lacked_at(**worker).is_none());
         others.filter_map(|worker| self.workers.get(*worker)).any(|worker| {
             let is_here = worker.conn().is_some() && !worker.silent;
             is_here && self.may_have(job, worker) && self.may_have_datasets(worker, &datasets)
@@ -176,33 +183,40 @@ impl Broker {
             return Choice::Pass;
         };
         let datasets = self.known_datasets(job.datasets());
-        // Who had no room on its disk for the inputs, or no directory, is asked again only if there is nobody else, busy or not.
+        // Who had no room on its disk for the inputs, or no directory, is asked again only if there
+        // is nobody else, busy or not.
         let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let all_with_room = matching
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(|worker| worker.has_room() && self.may_have(job, worker));
-        let with_room =
-            all_with_room.clone().filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
-        let candidates = with_room.clone().filter(|worker| self.may_have_datasets(worker, &datasets));
+        let with_room = all_with_room
+            .clone()
+            .filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
+        let candidates =
+            with_room.clone().filter(|worker| self.may_have_datasets(worker, &datasets));
         // Another one than had it last, else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
-        // A classic worker that was lost may run it still, and all of a host run it in one directory: whoever
-        // marks its directories comes first.
+        // A classic worker that was lost may run it still, and all of a host run it in one
+        // directory: whoever marks its directories comes first.
         let has_own_directory = |worker: &Worker| worker.class == WorkerClass::Leasing;
         let avoids_classic = job.may_still_run()
-            && candidates.clone().any(|worker| Some(worker.id) != last && has_own_directory(worker));
+            && candidates
+                .clone()
+                .any(|worker| Some(worker.id) != last && has_own_directory(worker));
         let candidates = candidates.filter(|worker| !avoids_classic || has_own_directory(worker));
         let others = candidates.clone().filter(|worker| Some(worker.id) != last);
         let policy = self.config.policy;
         if policy == Policy::Locality && !datasets.is_empty() {
-            let nearest = self.nearest(others, &datasets).or_else(|| self.nearest(candidates, &datasets));
+            let nearest =
+                self.nearest(others, &datasets).or_else(|| self.nearest(candidates, &datasets));
             if let Some((worker, cost)) = nearest {
                 return self.give_or_wait(job, &datasets, worker, cost, last);
             }
         } else {
             let stuck_to = self.assigning.stuck.get(&job.submission.client, &job.submission.key);
-            let chosen = policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
+            let chosen =
+                policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
             if let Some(worker) = chosen {
                 return Choice::Give(worker.id);
             }
@@ -214,7 +228,8 @@ impl Broker {
         }
     }
 
-    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with the most credit.
+    /// The worker that must move the fewest bytes; of these the one with the fewest jobs, then with
+    /// the most credit.
     fn nearest<'a>(
         &self,
         workers: impl Iterator<Item = &'a Worker>,
@@ -242,12 +257,15 @@ impl Broker {
         if cost.missing == 0 || is_its_turn {
             return Choice::Give(nearest);
         }
-        let Some(on) = self.nearer_and_busy(job, datasets, cost, last) else { return Choice::Give(nearest) };
+        let Some(on) = self.nearer_and_busy(job, datasets, cost, last) else {
+            return Choice::Give(nearest);
+        };
         let until = since.plus(self.wait_for(nearest, cost));
         if until > self.now { Choice::Wait { on, until } } else { Choice::Late }
     }
 
-    /// The nearest of the workers that are there without room and would have to move less than this.
+    /// The nearest of the workers that are there without room and would have to move less than
+    /// this.
     fn nearer_and_busy(
         &self,
         job: &Job,
@@ -257,14 +275,18 @@ impl Broker {
     ) -> Option<WorkerId> {
         let mut near = BTreeSet::new();
         datasets.iter().for_each(|dataset| self.locality.holdings.near(&dataset.cache, &mut near));
-        // One that has no job may still have no room, as it keeps its credit back while its machine is busy (CR10).
-        let is_busy = |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
+        // One that has no job may still have no room, as it keeps its credit back while its machine
+        // is busy (CR10).
+        let is_busy =
+            |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
         let workers = near
             .iter()
             .filter_map(|worker| self.workers.get(*worker))
             .filter(is_busy)
             .filter(|worker| Some(worker.id) != last && worker.wants(job.submission.key.as_str()))
-            .filter(|worker| self.may_have(job, worker) && self.may_have_datasets(worker, datasets));
+            .filter(|worker| {
+                self.may_have(job, worker) && self.may_have_datasets(worker, datasets)
+            });
         self.nearest(workers, datasets).filter(|(_, cost)| *cost < than).map(|(worker, _)| worker)
     }
 }
@@ -282,9 +304,11 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is no policy's.
+/// A name that is not a policy's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{0}\" is no policy: use locality, least-load, credit-first, round-robin, sticky or load-score")]
+#[error(
+    "\"{0}\" is not a policy: use locality, least-load, credit-first, round-robin, sticky or load-score"
+)]
 pub struct PolicyError(String);
 
 impl FromStr for Policy {

@@ -1,5 +1,6 @@
-//! Datasets as the broker knows them: what is kept under a CacheId, never its bytes. They are records like jobs, so that a
-//! restart forgets none; who holds which is not: workers say so whenever they join.
+//! Datasets as the broker knows them: what is kept under a CacheId, never its bytes. They are
+//! records like jobs, so that a restart forgets none; who holds which is not: workers say so
+//! whenever they join.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use super::state::Applied;
 /// The target of a dataset that no worker is asked to hold before a job needs it.
 pub const TARGET_NONE: &str = "none";
 
-/// Ids whose datasets were removed are kept in mind, for workers that were away; beyond so many that begins anew.
+/// Ids whose datasets were removed are remembered, for workers that were away; beyond so many that
+/// begins anew.
 pub const DATASETS_REMOVED_MAX: usize = 4096;
 
 /// A dataset: one content under a CacheId.
@@ -50,7 +52,8 @@ impl Broker {
         self.propose(Record::Dataset { dataset });
     }
 
-    /// Removes what is under an id when all that is proposed counts. Where that is nothing, nothing follows.
+    /// Removes what is under an id when all that is proposed counts. Where that is nothing, nothing
+    /// follows.
     pub(super) fn remove_dataset(&mut self, cache: CacheId) {
         if let Some(version) = self.version_to_be(&cache) {
             self.propose(Record::DatasetGone { cache, version });
@@ -64,7 +67,8 @@ impl Broker {
     }
 
     pub(super) fn dataset_put(&mut self, dataset: &Arc<Dataset>, applied: &Applied) {
-        let replaced = if let Applied::PutDataset { replaced } = applied { replaced.clone() } else { None };
+        let replaced =
+            if let Applied::PutDataset { replaced } = applied { replaced.clone() } else { None };
         self.rouse(&dataset.cache);
         self.actions.push_back(Action::DatasetPut { dataset: dataset.clone(), replaced });
     }

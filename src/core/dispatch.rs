@@ -1,4 +1,5 @@
-//! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment counts.
+//! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment
+//! counts.
 
 use std::collections::HashMap;
 
@@ -58,7 +59,8 @@ impl Assignments {
         self.of.len() + self.shares.len()
     }
 
-    /// A worker is about to get a job, which counts toward this client's cap; gives the number of the assignment.
+    /// A worker is about to get a job, which counts toward this client's cap; gives the number of
+    /// the assignment.
     fn begin(&mut self, job: JobId, worker: WorkerId, capped: Option<ClientId>) -> u64 {
         if let Some(client) = &capped {
             *self.shares.entry(client.clone()).or_default() += 1;
@@ -95,7 +97,10 @@ impl Assignments {
             *shares.entry(client).or_default() += 1;
         }
         if shares != self.shares {
-            return Err(format!("shares of clients: {shares:?}, and {:?} are counted", self.shares));
+            return Err(format!(
+                "shares of clients: {shares:?}, and {:?} are counted",
+                self.shares
+            ));
         }
         Ok(())
     }
@@ -165,7 +170,10 @@ impl Broker {
                         takes = self.taken_by(matching);
                     }
                 }
-                choice @ (Choice::Wait { .. } | Choice::Late | Choice::Strand | Choice::Elsewhere) => {
+                choice @ (Choice::Wait { .. }
+                | Choice::Late
+                | Choice::Strand
+                | Choice::Elsewhere) => {
                     self.delay(job, choice);
                     delayed += 1;
                 }
@@ -183,7 +191,8 @@ impl Broker {
         self.assigning.is_under_cap(&self.state, &self.config, client)
     }
 
-    /// What these workers can take: a job that none of them takes is not even looked at, so that it holds no other up.
+    /// What these workers can take: a job that none of them takes is not even looked at, so that it
+    /// holds no other up.
     fn taken_by(&self, workers: &[WorkerId]) -> Takes {
         let workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
         workers.fold(Takes::PLAIN, |takes, worker| Takes {
@@ -192,8 +201,8 @@ impl Broker {
         })
     }
 
-    /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and no part of a cap:
-    /// their number is the number of workers.
+    /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and
+    /// no part of a cap: their number is the number of workers.
     fn serve_pinned(&mut self) {
         let ready: Vec<WorkerId> = self.queues.pinned.keys().copied().collect();
         for worker in ready {
@@ -208,8 +217,8 @@ impl Broker {
         }
     }
 
-    /// Proposes an assignment; the worker's credit and the client's share are taken at once, so that nobody else gets them
-    /// before it counts.
+    /// Proposes an assignment; the worker's credit and the client's share are taken at once, so
+    /// that nobody else gets them before it counts.
     fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.state.job(id) else {
             return broken!("job {id} is given to worker {worker}, and is not known");
@@ -238,12 +247,20 @@ impl Broker {
     }
 
     /// An assignment is committed: it is sent, unless it came too late.
-    pub(super) fn assigned(&mut self, id: JobId, run: Run, attempt: Attempt, worker: WorkerId, counts: bool) {
+    pub(super) fn assigned(
+        &mut self,
+        id: JobId,
+        run: Run,
+        attempt: Attempt,
+        worker: WorkerId,
+        counts: bool,
+    ) {
         if let Some(client) = self.assigning.end(id).filter(|_| !counts) {
             // It gives back the share it had taken.
             self.queues.unpark(&client);
         }
-        let (spent, start) = self.state.job(id).map_or((0, true), |job| (job.spent, !job.is_announced()));
+        let (spent, start) =
+            self.state.job(id).map_or((0, true), |job| (job.spent, !job.is_announced()));
         let Some(chosen) = self.workers.get_mut(worker) else { return };
         let Some(lease) =
             chosen.held.get_mut(&id).filter(|lease| lease.run == run && lease.attempt == attempt)
@@ -259,12 +276,15 @@ impl Broker {
         let (class, presence) = (chosen.class, chosen.presence);
         let ack_timeout = || {
             let entropy = id.0.as_u64_pair().1 ^ u64::from(attempt.0);
-            self.config.classic_ack_timeout.then(|| Backoff::DELIVERY.delay(spent.saturating_add(1), entropy))
+            self.config
+                .classic_ack_timeout
+                .then(|| Backoff::DELIVERY.delay(spent.saturating_add(1), entropy))
         };
         let span = match class {
             WorkerClass::Leasing => Some(self.config.lease),
             WorkerClass::Classic => ack_timeout(),
-            // It has no ids to answer with, so a second delivery could not be told from the first (C03).
+            // It has no ids to answer with, so a second delivery could not be told from the first
+            // (C03).
             WorkerClass::OneAtATime => None,
         };
         let until = span.map(|span| self.now.plus(span));
@@ -279,7 +299,8 @@ impl Broker {
                 let assignment = Assignment { conn, worker, job: id, run, attempt, lease, start };
                 self.actions.push_back(Action::Assign(assignment));
             }
-            // It left while the record was on its way. It never heard of the job, so there is nothing to wait for.
+            // It left while the record was on its way. It never heard of the job, so there is
+            // nothing to wait for.
             super::worker::Presence::Away(_) => {
                 lease.stage = LeaseStage::Given;
                 self.lose(worker, id, AttemptEnd::WorkerLost);
@@ -287,9 +308,16 @@ impl Broker {
         }
     }
 
-    /// An assignment that counts was not sent: the worker never heard of it, and the job waits again, if it has not ended. The
-    /// credit that it took is the worker's again, also if the worker has answered meanwhile for an earlier assignment of the job.
-    pub(super) fn not_assigned(&mut self, conn: ConnId, worker: WorkerId, id: JobId, attempt: Attempt) {
+    /// An assignment that counts was not sent: the worker never heard of it, and the job waits
+    /// again, if it has not ended. The credit that it took is the worker's again, also if the
+    /// worker has answered meanwhile for an earlier assignment of the job.
+    pub(super) fn not_assigned(
+        &mut self,
+        conn: ConnId,
+        worker: WorkerId,
+        id: JobId,
+        attempt: Attempt,
+    ) {
         let chosen = self.workers.get_mut(worker).filter(|chosen| chosen.conn() == Some(conn));
         let Some(chosen) = chosen else { return };
         chosen.credit = chosen.credit.saturating_add(1);
@@ -307,7 +335,8 @@ mod tests {
 
     #[test]
     fn what_is_proposed_has_its_clients_share_until_its_turn() {
-        let (alice, config) = (ClientId::from("alice"), Config { cap_default: 2, ..Config::default() });
+        let (alice, config) =
+            (ClientId::from("alice"), Config { cap_default: 2, ..Config::default() });
         let (state, mut assignments) = (State::default(), Assignments::default());
         let job = |number| JobId(uuid::Uuid::from_u128(number));
         let worker = WorkerId(uuid::Uuid::from_u128(9));
@@ -317,7 +346,10 @@ mod tests {
         assert!(assignments.is_under_cap(&state, &config, &alice));
         assignments.begin(job(3), worker, Some(alice.clone()));
         assert!(!assignments.is_under_cap(&state, &config, &alice));
-        assert_eq!((assignments.worker_of(job(3)), assignments.worker_of(job(4))), (Some(worker), None));
+        assert_eq!(
+            (assignments.worker_of(job(3)), assignments.worker_of(job(4))),
+            (Some(worker), None)
+        );
         assert_eq!(assignments.check(), Ok(()));
         assert_eq!(assignments.end(job(2)), None);
         assert_eq!(assignments.end(job(1)), Some(alice.clone()));

@@ -1,15 +1,16 @@
 //! Jobs that have ended: how long they are known, and what goes with them.
 //!
-//! The oldest go first, when their time is over or when there are too many. Nothing here ends a job.
+//! The oldest go first, when their time is over or when there are too many. Nothing here ends a
+//! job.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::Action;
 use super::broker::Broker;
-use super::timers::Due;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::{Job, Phase};
 use super::record::Record;
+use super::timers::Due;
 
 /// Jobs that are looked at for one whose result was sent.
 const LOOKS_MAX: usize = 4_096;
@@ -49,10 +50,14 @@ impl Broker {
         self.watch_expiry();
     }
 
-    /// Jobs that have ended, the oldest first, and whether the result of each was sent to its client.
+    /// Jobs that have ended, the oldest first, and whether the result of each was sent to its
+    /// client.
     pub fn oldest_ended(&self) -> impl Iterator<Item = (&Job, bool)> {
         let waits = |job: &Job| {
-            self.results.undelivered.get(&job.submission.client).is_some_and(|jobs| jobs.contains(&job.id()))
+            self.results
+                .undelivered
+                .get(&job.submission.client)
+                .is_some_and(|jobs| jobs.contains(&job.id()))
         };
         let ended = self.results.ended.iter().take(LOOKS_MAX);
         let known = ended.filter_map(|(_, job, _)| self.state.job(*job));
@@ -62,13 +67,15 @@ impl Broker {
     /// A client has a result.
     pub(super) fn was_delivered(&mut self, id: JobId, run: Run) {
         let is_news = |job: &&Job| job.run == run && job.has_ended() && !job.delivered;
-        if self.state.job(id).filter(is_news).is_some() && self.results.confirming.insert((id, run)) {
+        if self.state.job(id).filter(is_news).is_some() && self.results.confirming.insert((id, run))
+        {
             self.propose(Record::Delivered { job: id, run });
         }
     }
 
-    /// A result was on its way, and its connection is gone: it goes to another one of its client, or waits until the client
-    /// comes back. A client that has it already, from another connection, gets it no second time.
+    /// A result was on its way, and its connection is gone: it goes to another one of its client,
+    /// or waits until the client comes back. A client that has it already, from another connection,
+    /// gets it no second time.
     pub(super) fn not_delivered(&mut self, id: JobId) {
         let has_it = |job: &Job| job.delivered || self.results.confirming.contains(&(id, job.run));
         if self.state.job(id).is_some_and(|job| job.child_of.is_none() && !has_it(job)) {
@@ -85,7 +92,9 @@ impl Broker {
 
     /// Looks at the oldest result again when its time is over: one moment for all of them.
     fn watch_expiry(&mut self) {
-        if let Some((at, _, _)) = self.results.ended.front().filter(|_| !self.results.expiry_watched) {
+        if let Some((at, _, _)) =
+            self.results.ended.front().filter(|_| !self.results.expiry_watched)
+        {
             self.due.insert((at.plus(self.config.result_ttl), Due::Expire));
             self.results.expiry_watched = true;
         }
@@ -103,7 +112,8 @@ impl Broker {
         self.watch_expiry();
     }
 
-    /// Forgets an ended job, its children and their results, once that is committed: until then they can be asked for.
+    /// Forgets an ended job, its children and their results, once that is committed: until then
+    /// they can be asked for.
     pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
         self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
         Some(self.propose(Record::Forget { job: id, run }))

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dataset::Dataset;
-use super::ids::{Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::ids::{
+    Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId,
+};
 use super::payload::{FileNames, PayloadKind};
 use super::record::{AttemptEnd, Lack};
 use super::subject::RoutingKey;
@@ -24,9 +26,7 @@ pub enum ClientPeer {
 pub enum Event {
     /// A client said hello.
     ClientHello {
-        /// Where.
         conn: ConnId,
-        /// Who.
         client: ClientId,
         /// How many of its jobs may run at a time, if it said (CP01). The last hello's counts.
         cap: Option<u32>,
@@ -37,74 +37,48 @@ pub enum Event {
     WorkerHello(Hello),
     /// A worker has room for more jobs.
     Credit {
-        /// Where.
         conn: ConnId,
         /// How many; anything a peer can send.
         delta: i32,
     },
     /// A client handed a job in.
-    Submit {
-        /// Where.
-        conn: ConnId,
-        /// The job.
-        job: Submission,
-    },
+    Submit { conn: ConnId, job: Submission },
     /// All inputs of an announced job have arrived whole: it can be taken.
     InputsHere {
-        /// Which job.
         job: JobId,
-        /// Whether the leader holds all of them. If not, they went through to a worker, and a later attempt needs the
-        /// client's connection again.
+        /// Whether the leader holds all of them. If not, they went through to a worker, and a later
+        /// attempt needs the client's connection again.
         kept: bool,
     },
     /// The worker that holds a job cannot have its inputs: the attempt is over.
-    InputsRefused {
-        /// Which job.
-        job: JobId,
-        /// Which attempt.
-        attempt: Attempt,
-        /// Why.
-        why: AttemptEnd,
-    },
+    InputsRefused { job: JobId, attempt: Attempt, why: AttemptEnd },
     /// The inputs of a job can never be had.
     InputsFailed {
-        /// Which job.
         job: JobId,
         /// Why, for its client.
         why: Arc<str>,
     },
     /// A job that has a time limit went to a worker that knows none.
     TimeLimit {
-        /// The worker.
         worker: WorkerId,
-        /// The job.
         job: JobId,
-        /// Which attempt.
         attempt: Attempt,
         /// How long it may run.
         limit: Duration,
     },
     /// An announced job is dropped without a trace; whoever submitted it has been told.
-    Withdraw {
-        /// Which job.
-        job: JobId,
-    },
+    Withdraw { job: JobId },
     /// A worker began to run a job, still works on it, or brings its result.
     Progress {
-        /// Where.
         conn: ConnId,
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
-        /// Which attempt.
         attempt: Attempt,
         /// What it does.
         doing: Doing,
     },
     /// A worker lives.
     Heartbeat {
-        /// Where.
         conn: ConnId,
         /// Use of its processors in thousandths.
         cpu_permille: u16,
@@ -115,9 +89,7 @@ pub enum Event {
     },
     /// A worker reported a job's end.
     Ack {
-        /// Where.
         conn: ConnId,
-        /// Which job.
         job: JobId,
         /// Which attempt it says it is for.
         named: Named,
@@ -128,14 +100,10 @@ pub enum Event {
     Operate {
         /// To be named in the answer.
         token: Token,
-        /// What.
         operation: Operation,
     },
     /// A connection ended.
-    Closed {
-        /// Which.
-        conn: ConnId,
-    },
+    Closed { conn: ConnId },
     /// Records up to this one are committed.
     Committed {
         /// The last of them.
@@ -145,54 +113,35 @@ pub enum Event {
     Tick,
     /// The leader is about to stop: no new jobs, none given out.
     Drain,
-    /// An assignment could not be sent: its payload could not be read, or the job ended while it was.
+    /// An assignment could not be sent: its payload could not be read, or the job ended while it
+    /// was.
     NotAssigned {
         /// Where it was to go.
         conn: ConnId,
         /// Whose it was to be.
         worker: WorkerId,
-        /// The job.
         job: JobId,
-        /// Which attempt.
         attempt: Attempt,
     },
-    /// Bytes pass over a connection, but so slowly that heartbeats cannot keep their time: they stand behind a long frame, or the jobs
-    /// that they would name do. What its worker holds is held on.
-    Moves {
-        /// Which connection.
-        conn: ConnId,
-    },
-    /// A client has a result: it said so, or, if it is one that says nothing, the last byte was written to its socket.
-    Delivered {
-        /// The job.
-        job: JobId,
-        /// Which run's.
-        run: Run,
-    },
+    /// Bytes pass over a connection, but so slowly that heartbeats cannot keep their time: they
+    /// stand behind a long frame, or the jobs that they would name do. What its worker holds is
+    /// held on.
+    Moves { conn: ConnId },
+    /// A client has a result: it said so, or, if it is one that says nothing, the last byte was
+    /// written to its socket.
+    Delivered { job: JobId, run: Run },
     /// The connection ended before its client had a result, or before that was known.
-    NotDelivered {
-        /// The job.
-        job: JobId,
-    },
-    /// There is no room for results any more: a job that has ended is forgotten, as [`Broker::oldest_ended`] named it.
+    NotDelivered { job: JobId },
+    /// There is no room for results any more: a job that has ended is forgotten, as
+    /// [`Broker::oldest_ended`] named it.
     ///
     /// [`Broker::oldest_ended`]: super::Broker::oldest_ended
-    ForgetEnded {
-        /// The job.
-        job: JobId,
-    },
+    ForgetEnded { job: JobId },
     /// A dataset is whole at the leader: it is kept, and takes the place of what was under its id.
-    PutDataset {
-        /// The dataset.
-        dataset: Arc<Dataset>,
-    },
-    /// The inputs of a job were made a dataset, as [`Action::StageInputs`](super::action::Action::StageInputs) asked.
-    Staged {
-        /// Whose inputs.
-        job: JobId,
-        /// The dataset.
-        dataset: Arc<Dataset>,
-    },
+    PutDataset { dataset: Arc<Dataset> },
+    /// The inputs of a job were made a dataset, as
+    /// [`Action::StageInputs`](super::action::Action::StageInputs) asked.
+    Staged { job: JobId, dataset: Arc<Dataset> },
     /// A dataset is not wanted any more. Nothing follows if there is none.
     RemoveDataset {
         /// Under which id.
@@ -200,37 +149,32 @@ pub enum Event {
     },
     /// A worker holds a dataset, or is getting it.
     Holding {
-        /// Who.
         worker: WorkerId,
         /// Under which id.
         cache: CacheId,
-        /// Which content.
         digest: [u8; 32],
         /// Bytes that are still to come; none once jobs can use it.
         missing: u64,
     },
-    /// A worker does not hold a dataset, and is not getting it: it was evicted, damaged, removed or refused.
+    /// A worker does not hold a dataset, and is not getting it: it was evicted, damaged, removed or
+    /// refused.
     NotHolding {
-        /// Who.
         worker: WorkerId,
         /// Under which id.
         cache: CacheId,
     },
     /// All that was known of what a worker holds is void: it is about to say so anew.
-    HoldsNothing {
-        /// Who.
-        worker: WorkerId,
-    },
+    HoldsNothing { worker: WorkerId },
     /// A dataset, or a part of it, went to a worker: so quick is moving them.
     DatasetsMoved {
-        /// To whom.
         worker: WorkerId,
         /// Bytes of it.
         bytes: u64,
         /// What that took.
         span: Duration,
     },
-    /// A cache-only agent serves a classic worker: what it holds is there for the worker's jobs (C01, C02).
+    /// A cache-only agent serves a classic worker: what it holds is there for the worker's jobs
+    /// (C01, C02).
     AgentFor {
         /// The classic worker.
         worker: WorkerId,
@@ -239,7 +183,6 @@ pub enum Event {
     },
     /// No dataset is made of a job's inputs, as was asked for.
     NotStaged {
-        /// The job.
         job: JobId,
         /// Why, for its client.
         why: Arc<str>,
@@ -280,7 +223,7 @@ pub enum Outcome {
     },
     /// The worker has done it before and has no result any more (C17).
     ResultLost,
-    /// The worker gave it up, because it was told to or on its own. That is no result.
+    /// The worker gave it up, because it was told to or on its own. That is not a result.
     GivenUp,
     /// The same, as the worker lacked something for it.
     Lacks(Lack),
@@ -289,16 +232,13 @@ pub enum Outcome {
 /// The attempt that an answer is for, as far as its worker says: only those that lease know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Which run.
     pub run: Option<Run>,
-    /// Which attempt.
     pub attempt: Option<Attempt>,
 }
 
-/// A job as it is handed in.
+/// A job as it is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// Its id.
     pub job: JobId,
     /// Whose it is.
     pub client: ClientId,
@@ -333,16 +273,16 @@ impl Submission {
         (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets.sum::<usize>()) as u64
     }
 
-    /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell what is raw.
+    /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell
+    /// what is raw.
     pub fn payload_kind(&self) -> PayloadKind {
         if self.exec.is_empty() { PayloadKind::Raw } else { self.names.kind() }
     }
 }
 
-/// Where the inputs of a job are when it is handed in.
+/// Where the inputs of a job are when it is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inputs {
-    /// With it.
     Here,
     /// Transfers bring them: until [`Event::InputsHere`] the job is announced only.
     Expected,
@@ -352,12 +292,7 @@ pub enum Inputs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// End a job, whatever its state.
-    Cancel {
-        /// Which.
-        job: JobId,
-        /// Who asked.
-        by: Arc<str>,
-    },
+    Cancel { job: JobId, by: Arc<str> },
     /// Give dead jobs another run.
     Revive {
         /// Which; all of them without one.

@@ -1,4 +1,5 @@
-//! Why a job is where it is, worker by worker: what the scheduler would say now. It changes nothing.
+//! Why a job is where it is, worker by worker: what the scheduler would say now. It changes
+//! nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +22,6 @@ use super::worker::Worker;
 /// Where a job is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Which job.
     pub job: JobId,
     /// Which run of it.
     pub run: Run,
@@ -44,7 +44,6 @@ pub struct Explanation {
 /// A dataset that a job names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Its id.
     pub cache: CacheId,
     /// What the leader has under that id.
     pub dataset: Option<Arc<Dataset>>,
@@ -63,10 +62,7 @@ pub enum WaitsFor {
         until: Option<Micros>,
     },
     /// The time between two attempts.
-    BackOff {
-        /// Until then.
-        until: Micros,
-    },
+    BackOff { until: Micros },
     /// Its client, which has inputs that the leader needs.
     Client,
     /// Its client's other jobs.
@@ -78,18 +74,16 @@ pub enum WaitsFor {
     },
     /// A worker that has its datasets, or gets them sooner than others.
     Data {
-        /// Which.
         worker: WorkerId,
-        /// Since when.
         since: Micros,
         /// Until then, if others have room.
         until: Micros,
     },
-    /// Room. It has waited for its data, and goes to any worker now that has no job of its priority whose data is there.
+    /// Room. It has waited for its data, and goes to any worker now that has no job of its priority
+    /// whose data is there.
     Nearer {
         /// Since when it could have been given out.
         since: Micros,
-        /// Until then.
         until: Micros,
     },
     /// A worker that matches.
@@ -152,7 +146,6 @@ impl fmt::Display for WaitsFor {
 /// A worker, as seen for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which.
     pub id: WorkerId,
     /// What it calls itself.
     pub name: Arc<str>,
@@ -213,7 +206,8 @@ pub enum Verdict {
     OwesAnswer,
     /// It lost the job's result before.
     LostThere,
-    /// It can have it when the agent beside it holds what the job needs: its datasets, or its inputs, which are made one.
+    /// It can have it when the agent beside it holds what the job needs: its datasets, or its
+    /// inputs, which are made one.
     ByAgent,
     /// It takes no transfers, and the job comes as one.
     NoTransfers,
@@ -230,7 +224,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// For people.
     pub const fn text(self) -> &'static str {
         match self {
             Verdict::HasIt => "has it",
@@ -270,9 +263,13 @@ impl Broker {
             Named { cache: cache.clone(), dataset }
         });
         let connected = self.workers.iter().filter(|worker| worker.conn().is_some());
-        let mut workers: Vec<Seen> = connected.map(|worker| self.seen(job, &datasets, worker)).collect();
-        let roomy: Vec<WorkerId> =
-            workers.iter().filter(|seen| seen.matches && seen.has_room).map(|seen| seen.id).collect();
+        let mut workers: Vec<Seen> =
+            connected.map(|worker| self.seen(job, &datasets, worker)).collect();
+        let roomy: Vec<WorkerId> = workers
+            .iter()
+            .filter(|seen| seen.matches && seen.has_room)
+            .map(|seen| seen.id)
+            .collect();
         let is_queued = matches!(job.phase, Phase::Queued { .. }) && job.child_of.is_none();
         let choice = if is_queued { self.choose(id, &roomy) } else { Choice::Pass };
         let chosen = match choice {
@@ -281,7 +278,10 @@ impl Broker {
             Choice::Late | Choice::Strand | Choice::Elsewhere | Choice::Pass => None,
         };
         if let Some((worker, verdict)) = chosen {
-            workers.iter_mut().filter(|seen| seen.id == worker).for_each(|seen| seen.verdict = verdict);
+            workers
+                .iter_mut()
+                .filter(|seen| seen.id == worker)
+                .for_each(|seen| seen.verdict = verdict);
         }
         Some(Explanation {
             job: id,
@@ -319,7 +319,10 @@ impl Broker {
             datasets: worker.datasets,
             reads: worker.reads,
             agent: self.locality.holdings.agent_of(worker.id),
-            holds: datasets.iter().map(|dataset| (dataset.cache.clone(), self.at(worker.id, dataset))).collect(),
+            holds: datasets
+                .iter()
+                .map(|dataset| (dataset.cache.clone(), self.at(worker.id, dataset)))
+                .collect(),
             cost,
             takes: self.span_of_move(worker.id, cost.missing),
             verdict: self.verdict(job, datasets, worker),
@@ -382,33 +385,44 @@ impl Broker {
             Stage::Waiting { on, until } => Some(WaitsFor::Data { worker: on, since, until }),
             Stage::Back | Stage::Stranded | Stage::Elsewhere { .. } => None,
         });
-        let lacked_last = job.history.last().and_then(|note| note.why.lack().map(|lack| (note.worker, lack)));
-        let lacking = workers.iter().filter(|seen| seen.matches && seen.has_room).find_map(|seen| {
-            let is_why = matches!(seen.verdict, Verdict::DiskFull | Verdict::NoDirectory);
-            let lack = job.lacked_at(seen.id).filter(|_| is_why)?;
-            Some(WaitsFor::WorkerLacks { worker: seen.id, lack, until: None })
-        });
+        let lacked_last =
+            job.history.last().and_then(|note| note.why.lack().map(|lack| (note.worker, lack)));
+        let lacking =
+            workers.iter().filter(|seen| seen.matches && seen.has_room).find_map(|seen| {
+                let is_why = matches!(seen.verdict, Verdict::DiskFull | Verdict::NoDirectory);
+                let lack = job.lacked_at(seen.id).filter(|_| is_why)?;
+                Some(WaitsFor::WorkerLacks { worker: seen.id, lack, until: None })
+            });
         Some(match choice {
             _ if self.draining => WaitsFor::Stop,
             _ if not_before > self.now => match lacked_last {
-                Some((worker, lack)) => WaitsFor::WorkerLacks { worker, lack, until: Some(not_before) },
+                Some((worker, lack)) => {
+                    WaitsFor::WorkerLacks { worker, lack, until: Some(not_before) }
+                }
                 None => WaitsFor::BackOff { until: not_before },
             },
             _ if job.needs_client()
-                && !self.queues.contains(&job.submission.key, &job.submission.client, job.place()) =>
+                && !self.queues.contains(
+                    &job.submission.key,
+                    &job.submission.client,
+                    job.place(),
+                ) =>
             {
                 WaitsFor::Client
             }
             _ if job.is_capped() && !self.may_run(&job.submission.client) => {
-                let (running, cap) =
-                    (self.state.running(&job.submission.client), self.cap_of(&job.submission.client));
+                let (running, cap) = (
+                    self.state.running(&job.submission.client),
+                    self.cap_of(&job.submission.client),
+                );
                 WaitsFor::Cap { running, cap }
             }
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
             _ if !workers.iter().any(is_capable) => {
                 let by_agent = workers.iter().any(|seen| seen.verdict == Verdict::ByAgent);
                 let kind = job.payload_kind();
-                let no_reader = workers.iter().filter(|seen| seen.matches).all(|seen| seen.reads < kind);
+                let no_reader =
+                    workers.iter().filter(|seen| seen.matches).all(|seen| seen.reads < kind);
                 match () {
                     () if by_agent => WaitsFor::Agent,
                     () if no_reader => WaitsFor::Reader { kind },

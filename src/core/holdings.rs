@@ -1,6 +1,7 @@
-//! What workers hold of datasets, by worker and by dataset, and how quick moving them is. The leader's datasets own the first and
-//! tell each change; this is an index of it for the choice of workers, and decides nothing about it. None of it outlives a
-//! worker's connection. Which worker gets a job by that is `locality`'s matter.
+//! What workers hold of datasets, by worker and by dataset, and how quick moving them is. The
+//! leader's datasets own the first and tell each change; this is an index of it for the choice of
+//! workers, and decides nothing about it. None of it outlives a worker's connection. Which worker
+//! gets a job by that is `locality`'s matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::ids::{CacheId, JobId, WorkerId};
 use super::lease::Lease;
 use super::{broken, count_down};
 
-/// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy faster one.
+/// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy
+/// faster one.
 pub const MOVE_BYTES_PER_SECOND_START: u64 = 100 << 20;
 
 /// Moves that took longer than this in all count half as much as those that follow.
@@ -19,7 +21,6 @@ const RATE_WINDOW: Duration = Duration::from_secs(60);
 /// What a worker has of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// Which content.
     pub digest: [u8; 32],
     /// Bytes that are still to come; none once jobs can use it.
     pub missing: u64,
@@ -85,8 +86,11 @@ impl Holdings {
     /// What moving so many bytes to a worker takes: by what it took so far there, else anywhere.
     fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
         let own = self.of.get(&worker).and_then(|held| held.rate.span_of(bytes));
-        let start = Rate { bytes: MOVE_BYTES_PER_SECOND_START, micros: micros(Duration::from_secs(1)) };
-        own.or_else(|| self.rate.span_of(bytes)).or_else(|| start.span_of(bytes)).unwrap_or_default()
+        let start =
+            Rate { bytes: MOVE_BYTES_PER_SECOND_START, micros: micros(Duration::from_secs(1)) };
+        own.or_else(|| self.rate.span_of(bytes))
+            .or_else(|| start.span_of(bytes))
+            .unwrap_or_default()
     }
 
     /// Whether a worker has a job that names a dataset.
@@ -109,7 +113,8 @@ impl Holdings {
         self.agents.iter().filter(move |(_, of)| **of == agent).map(|(worker, _)| *worker)
     }
 
-    /// Adds the workers that have something of a dataset, by themselves or by their agents, or are about to.
+    /// Adds the workers that have something of a dataset, by themselves or by their agents, or are
+    /// about to.
     pub(super) fn near(&self, cache: &CacheId, out: &mut BTreeSet<WorkerId>) {
         for holder in self.holders.get(cache).into_iter().flatten() {
             out.insert(*holder);
@@ -129,10 +134,14 @@ impl Holdings {
         both.filter_map(|worker| self.of.get(&worker)?.datasets.get(cache).copied())
     }
 
-    /// The datasets of which a worker has something, or is about to, or its agent has. Some may be named twice.
+    /// The datasets of which a worker has something, or is about to, or its agent has. Some may be
+    /// named twice.
     pub(super) fn datasets_near(&self, worker: WorkerId) -> Vec<&CacheId> {
-        let held = |worker: WorkerId| self.of.get(&worker).into_iter().flat_map(|held| held.datasets.keys());
-        let own = held(worker).chain(self.agents.get(&worker).into_iter().flat_map(|agent| held(*agent)));
+        let held = |worker: WorkerId| {
+            self.of.get(&worker).into_iter().flat_map(|held| held.datasets.keys())
+        };
+        let own =
+            held(worker).chain(self.agents.get(&worker).into_iter().flat_map(|agent| held(*agent)));
         let named = self.of.get(&worker).into_iter().flat_map(|held| held.named.values().flatten());
         own.chain(named).collect()
     }
@@ -214,7 +223,13 @@ impl Broker {
         self.locality.holdings.span_of_move(worker, bytes)
     }
 
-    pub(super) fn holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], missing: u64) {
+    pub(super) fn holds(
+        &mut self,
+        worker: WorkerId,
+        cache: CacheId,
+        digest: [u8; 32],
+        missing: u64,
+    ) {
         if self.workers.get(worker).is_some() {
             self.locality.asks.holds(worker, &cache);
             self.locality.holdings.insert(worker, cache, Holding { digest, missing });
@@ -234,8 +249,12 @@ impl Broker {
     }
 
     pub(super) fn holds_nothing(&mut self, worker: WorkerId) {
-        let held =
-            self.locality.holdings.of.get(&worker).map(|held| held.datasets.keys().cloned().collect::<Vec<_>>());
+        let held = self
+            .locality
+            .holdings
+            .of
+            .get(&worker)
+            .map(|held| held.datasets.keys().cloned().collect::<Vec<_>>());
         // Jobs that wait for it go on waiting: it may well say the same again.
         for cache in held.unwrap_or_default() {
             self.locality.holdings.remove(worker, &cache);
@@ -282,8 +301,12 @@ impl Broker {
         self.locality.asks.wake_all();
         self.dirty = true;
         self.holds_nothing(worker);
-        let jobs =
-            self.locality.holdings.of.get(&worker).map(|held| held.named.keys().copied().collect::<Vec<_>>());
+        let jobs = self
+            .locality
+            .holdings
+            .of
+            .get(&worker)
+            .map(|held| held.named.keys().copied().collect::<Vec<_>>());
         for job in jobs.unwrap_or_default() {
             self.locality.holdings.unexpect(worker, job);
         }

@@ -73,7 +73,8 @@ number_ids! {
     ConnId: u64;
     /// A run of a job: 1, and one more for each requeue from the dead-letter queue.
     Run: u32;
-    /// A delivery of a job to a worker. Counts on over all runs, so that it fences every late answer.
+    /// A delivery of a job to a worker. Counts on over all runs, so that it fences every late
+    /// answer.
     Attempt: u32;
     /// A result that a worker returned; the driver holds its bytes under this number.
     ResultId: u64;

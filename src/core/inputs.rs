@@ -1,8 +1,10 @@
-//! Jobs whose inputs come as transfers (C30): announced first, taken when the inputs are whole, dropped if they never are.
+//! Jobs whose inputs come as transfers (C30): announced first, taken when the inputs are whole,
+//! dropped if they never are.
 //!
-//! Cut-through: an announced job may be with a worker while its inputs come, and is run only once it is taken. It also
-//! keeps track of the client's connection that the inputs come from: without it a job is not given out, and after a while
-//! it is given up. Bytes, spools and windows are the leader's matter; the broker hears only what came of them.
+//! Cut-through: an announced job may be with a worker while its inputs come, and is run only once
+//! it is taken. It also keeps track of the client's connection that the inputs come from: without
+//! it a job is not given out, and after a while it is given up. Bytes, spools and windows are the
+//! leader's matter; the broker hears only what came of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use std::sync::Arc;
 use super::action::{Action, Assignment, Refusal, WorkerOrder};
 use super::broken;
 use super::broker::Broker;
-use super::timers::Due;
 use super::event::{Inputs, Submission};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::Phase;
@@ -18,6 +19,7 @@ use super::lease::LeaseStage;
 use super::record::{AttemptEnd, Record};
 use super::state::Applied;
 use super::submit::Takings;
+use super::timers::Due;
 
 /// Jobs that are being taken, and what they still need for that.
 #[derive(Debug, Default)]
@@ -26,7 +28,7 @@ pub(super) struct Intake {
     pub(super) enqueuing: Takings,
     /// Announced jobs whose inputs are here and that are being taken.
     pub(super) completing: HashSet<JobId>,
-    /// Announced jobs that are being dropped, and whether they were handed in again meanwhile.
+    /// Announced jobs that are being dropped, and whether they were submitted again meanwhile.
     pub(super) withdrawing: HashMap<JobId, Option<Resubmitted>>,
     /// Where the inputs come from that are not here.
     pub(super) sources: Sources,
@@ -65,7 +67,7 @@ impl Sources {
     }
 }
 
-/// An announced job that was handed in again while it was being dropped.
+/// An announced job that was submitted again while it was being dropped.
 #[derive(Debug)]
 pub(super) struct Resubmitted {
     conn: ConnId,
@@ -96,9 +98,12 @@ impl Broker {
         if self.intake.completing.contains(&id) {
             return;
         }
-        let pending = || self.intake.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
+        let pending =
+            || self.intake.enqueuing.get(id).and_then(|taking| taking.announced.as_deref());
         let (run, job) = match self.state.job(id) {
-            Some(job) if job.is_announced() && !job.has_ended() => (job.run, job.submission.clone()),
+            Some(job) if job.is_announced() && !job.has_ended() => {
+                (job.run, job.submission.clone())
+            }
             Some(_) => return,
             None => match pending() {
                 Some(job) => (Run(1), job.clone()),
@@ -113,7 +118,12 @@ impl Broker {
             () => None,
         };
         if let Some(refusal) = refusal {
-            self.propose(Record::Fail { at: self.now, job: id, run, why: refusal.to_string().into() });
+            self.propose(Record::Fail {
+                at: self.now,
+                job: id,
+                run,
+                why: refusal.to_string().into(),
+            });
             return;
         }
         self.intake.completing.insert(id);
@@ -134,7 +144,9 @@ impl Broker {
 
     /// An announced job is taken: its worker may start, or it may go to any that can have it now.
     pub(super) fn inputs_came(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} is taken, and is not known");
+        };
         let run = job.run;
         match job.phase {
             Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
@@ -185,7 +197,8 @@ impl Broker {
         self.drop_announced(id, "its inputs were withdrawn".into());
     }
 
-    /// Drops an announced job. One that had an end before, or that is being taken, cannot go without a trace.
+    /// Drops an announced job. One that had an end before, or that is being taken, cannot go
+    /// without a trace.
     fn drop_announced(&mut self, id: JobId, why: Arc<str>) {
         if let Some(again) = self.intake.withdrawing.get_mut(&id) {
             *again = None;
@@ -194,7 +207,14 @@ impl Broker {
         let run = match self.state.job(id) {
             Some(job) if job.is_announced() && !job.has_ended() => job.run,
             Some(_) => return,
-            None if self.intake.enqueuing.get(id).is_some_and(|taking| taking.announced.is_some()) => Run(1),
+            None if self
+                .intake
+                .enqueuing
+                .get(id)
+                .is_some_and(|taking| taking.announced.is_some()) =>
+            {
+                Run(1)
+            }
             None => return,
         };
         if run == Run(1) && !self.intake.completing.contains(&id) {
@@ -205,7 +225,8 @@ impl Broker {
         }
     }
 
-    /// A job that is being dropped is handed in again: it is announced anew once it is gone. False for any other.
+    /// A job that is being dropped is submitted again: it is announced anew once it is gone. False
+    /// for any other.
     pub(super) fn resubmitted(&mut self, conn: ConnId, job: &Submission) -> bool {
         let Some(again) = self.intake.withdrawing.get_mut(&job.job) else { return false };
         *again = Some(Resubmitted { conn, job: job.clone(), here: None });
@@ -223,7 +244,10 @@ impl Broker {
             self.clients.forget_submitter(id);
             self.settle(id, job.run, None);
             // The same job again goes on with what there is of its inputs.
-            if again.as_ref().is_none_or(|again| again.job.fingerprint != job.submission.fingerprint) {
+            if again
+                .as_ref()
+                .is_none_or(|again| again.job.fingerprint != job.submission.fingerprint)
+            {
                 self.actions.push_back(Action::ForgetInput { job: id });
             }
         }
@@ -247,9 +271,11 @@ impl Broker {
             // The next life goes on with them.
             return;
         }
-        let announced =
-            |id: &JobId| self.state.job(*id).is_some_and(|job| job.is_announced() && job.run == Run(1));
-        let mut jobs: Vec<JobId> = self.intake.sources.of.keys().copied().filter(announced).collect();
+        let announced = |id: &JobId| {
+            self.state.job(*id).is_some_and(|job| job.is_announced() && job.run == Run(1))
+        };
+        let mut jobs: Vec<JobId> =
+            self.intake.sources.of.keys().copied().filter(announced).collect();
         jobs.sort_unstable();
         for job in jobs {
             self.refuse_announced(job);
@@ -279,14 +305,17 @@ impl Broker {
         }
     }
 
-    /// The worker that holds a job cannot have its inputs: it is told to drop it, and answers for its credit.
+    /// The worker that holds a job cannot have its inputs: it is told to drop it, and answers for
+    /// its credit.
     pub(super) fn inputs_refused(&mut self, id: JobId, attempt: Attempt, why: AttemptEnd) {
         let Some(job) = self.state.job(id) else { return };
         let Phase::Leased { worker, attempt: held, .. } = job.phase else { return };
         if held != attempt {
             return;
         }
-        let Some(holder) = self.workers.get_mut(worker).filter(|holder| holder.held.contains_key(&id)) else {
+        let Some(holder) =
+            self.workers.get_mut(worker).filter(|holder| holder.held.contains_key(&id))
+        else {
             return;
         };
         if let Some(conn) = holder.conn() {
@@ -296,9 +325,15 @@ impl Broker {
         self.lose(worker, id, why);
     }
 
-    /// A worker came back with a job: one that it is still receiving goes on, one that is not wanted from it any more is
-    /// taken away.
-    pub(super) fn brought_along(&mut self, worker: WorkerId, conn: ConnId, id: JobId, attempt: Attempt) {
+    /// A worker came back with a job: one that it is still receiving goes on, one that is not
+    /// wanted from it any more is taken away.
+    pub(super) fn brought_along(
+        &mut self,
+        worker: WorkerId,
+        conn: ConnId,
+        id: JobId,
+        attempt: Attempt,
+    ) {
         let job = self.state.job(id).filter(|job| !job.has_ended());
         let Some(job) = job.filter(|_| self.is_with(id, worker)) else {
             // It ended while the worker was away and could not be told.
@@ -316,7 +351,8 @@ impl Broker {
 
     // --- the client's connection
 
-    /// Whether the inputs of a job that needs its client can come. One whose client was away too long ends here.
+    /// Whether the inputs of a job that needs its client can come. One whose client was away too
+    /// long ends here.
     pub(super) fn is_fed(&mut self, id: JobId) -> bool {
         match self.intake.sources.of.get(&id) {
             Some(Source::Here(_)) => true,
@@ -330,7 +366,8 @@ impl Broker {
         }
     }
 
-    /// A job that needs its client is known, or was handed in again: its inputs come over this connection.
+    /// A job that needs its client is known, or was submitted again: its inputs come over this
+    /// connection.
     pub(super) fn source_came(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.needs_client()) else { return };
         match self.submitter_of(id, &job.submission.client) {
@@ -344,14 +381,16 @@ impl Broker {
         }
     }
 
-    /// A job is handed back. If it has come to need its client, which it did not before, that is waited for from now on.
+    /// A job is handed back. If it has come to need its client, which it did not before, that is
+    /// waited for from now on.
     pub(super) fn watch_source(&mut self, id: JobId) {
         if !self.intake.sources.of.contains_key(&id) {
             self.source_came(id);
         }
     }
 
-    /// Jobs whose inputs came over this connection are not given out until they are handed in again.
+    /// Jobs whose inputs came over this connection are not given out until they are submitted
+    /// again.
     pub(super) fn sources_left(&mut self, conn: ConnId) {
         for job in self.intake.sources.at.remove(&conn).unwrap_or_default() {
             self.source_away(job);
@@ -394,8 +433,8 @@ impl Broker {
     }
 
     pub(super) fn source_due(&mut self, id: JobId) {
-        // What a worker has whole is left alone; what it still waits for does not come any more. What is being taken is looked
-        // at when it is.
+        // What a worker has whole is left alone; what it still waits for does not come any more.
+        // What is being taken is looked at when it is.
         let is_over = self.state.job(id).is_some_and(|job| match job.phase {
             Phase::Queued { .. } => true,
             Phase::Leased { .. } => job.is_announced(),
@@ -418,8 +457,8 @@ impl Broker {
         self.inputs_failed(id, why);
     }
 
-    /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are not here come again
-    /// only if it hands the job in again.
+    /// A dead job has another run. Its client had its end and keeps nothing for it: inputs that are
+    /// not here come again only if it hands the job in again.
     pub(super) fn revived(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else {
             return broken!("job {id} has another run, and is not known");

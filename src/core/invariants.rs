@@ -1,13 +1,14 @@
-//! What holds between events: the indexes that make decisions quick agree with the state, and no job is lost between
-//! them. Debug builds look after every event while there are few jobs, and now and then while there are many.
+//! What holds between events: the indexes that make decisions quick agree with the state, and no
+//! job is lost between them. Debug builds look after every event while there are few jobs, and now
+//! and then while there are many.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::broker::Broker;
-use super::timers::Due;
 use super::ids::JobId;
 use super::job::{Job, Phase};
 use super::record::Record;
+use super::timers::Due;
 
 /// Up to so many jobs, with names of so many bytes, every event is looked after.
 #[cfg(debug_assertions)]
@@ -29,7 +30,10 @@ fn holds(what: bool, why: impl FnOnce() -> String) -> Broken {
 impl Broker {
     /// Ends a debug build in which an invariant does not hold.
     #[cfg(debug_assertions)]
-    #[allow(clippy::panic, reason = "a broken index is a mistake of ours, and tests have to see it")]
+    #[allow(
+        clippy::panic,
+        reason = "a broken index is a mistake of ours, and tests have to see it"
+    )]
     pub(super) fn assert_invariants(&mut self) {
         self.events += 1;
         let few = self.state.job_count() <= JOBS_FEW && self.state.names_bytes() <= NAMES_BYTES_FEW;
@@ -91,15 +95,19 @@ impl Broker {
                         || self.assigning.contains(id)
                         || self.waits_for_client(job)
                         || *not_before > self.now && ready.contains(&id);
-                    holds(is_somewhere, || format!("{id} waits, and nobody will ever give it out"))?;
+                    holds(is_somewhere, || {
+                        format!("{id} waits, and nobody will ever give it out")
+                    })?;
                 }
                 Phase::Leased { worker, attempt, .. } => {
                     let holder = self.workers.get(*worker);
                     let lease = holder.and_then(|holder| holder.held.get(&id));
-                    let is_held =
-                        lease.is_some_and(|lease| lease.attempt == *attempt && lease.run == job.run);
+                    let is_held = lease
+                        .is_some_and(|lease| lease.attempt == *attempt && lease.run == job.run);
                     holds(is_held || proposed.contains(&id), || {
-                        format!("{id} is with worker {worker} in attempt {attempt}, which has {lease:?}")
+                        format!(
+                            "{id} is with worker {worker} in attempt {attempt}, which has {lease:?}"
+                        )
                     })?;
                 }
                 Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
@@ -108,7 +116,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether a job cannot be given out because its inputs are with a client, or are to come first.
+    /// Whether a job cannot be given out because its inputs are with a client, or are to come
+    /// first.
     fn waits_for_client(&self, job: &Job) -> bool {
         job.is_announced() && job.submission.to_all
             || job.needs_client() && !self.intake.sources.is_here(job.id())
@@ -119,9 +128,14 @@ impl Broker {
         for (client, jobs) in &self.results.undelivered {
             for id in jobs {
                 let job = self.state.job(*id);
-                holds(job.is_some_and(|job| job.has_ended() && job.submission.client == *client), || {
-                    format!("the result of {id} waits for client {client}, and there is none: {job:?}")
-                })?;
+                holds(
+                    job.is_some_and(|job| job.has_ended() && job.submission.client == *client),
+                    || {
+                        format!(
+                            "the result of {id} waits for client {client}, and there is none: {job:?}"
+                        )
+                    },
+                )?;
             }
             holds(!jobs.is_empty(), || format!("client {client} waits for no result"))?;
         }
@@ -150,8 +164,9 @@ fn job_of(record: &Record) -> Option<JobId> {
         | Record::Revive { job, .. }
         | Record::Forget { job, .. }
         | Record::Delivered { job, .. } => Some(*job),
-        Record::Cap { .. } | Record::Dataset { .. } | Record::Stage { .. } | Record::DatasetGone { .. } => {
-            None
-        }
+        Record::Cap { .. }
+        | Record::Dataset { .. }
+        | Record::Stage { .. }
+        | Record::DatasetGone { .. } => None,
     }
 }

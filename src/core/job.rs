@@ -1,4 +1,5 @@
-//! A job as the broker knows it: ids, sizes and where it stands. Its payload and its result lie with the driver.
+//! A job as the broker knows it: ids, sizes and where it stands. Its payload and its result lie
+//! with the driver.
 
 use std::sync::Arc;
 
@@ -18,9 +19,7 @@ pub enum Phase {
     },
     /// A worker has it.
     Leased {
-        /// Which.
         worker: WorkerId,
-        /// Which attempt.
         attempt: Attempt,
         /// What kind of worker it is.
         class: WorkerClass,
@@ -31,15 +30,9 @@ pub enum Phase {
         left: usize,
     },
     /// It has ended.
-    Done {
-        /// When.
-        at: Micros,
-        /// How.
-        ending: Ending,
-    },
+    Done { at: Micros, ending: Ending },
     /// It is in the dead-letter queue. To its client that is an end, too.
     Dead {
-        /// Since when.
         at: Micros,
         /// How its last attempt ended.
         why: AttemptEnd,
@@ -59,10 +52,7 @@ pub enum Ending {
         worker: WorkerId,
     },
     /// Someone ended it.
-    Cancelled {
-        /// Who.
-        by: Arc<str>,
-    },
+    Cancelled { by: Arc<str> },
     /// All children of a job to all workers have ended.
     Gathered {
         /// Whether all of them are OK.
@@ -71,30 +61,26 @@ pub enum Ending {
     /// A child whose worker is gone.
     Orphaned,
     /// The leader ended it.
-    Failed {
-        /// Why.
-        why: Arc<str>,
-    },
+    Failed { why: Arc<str> },
 }
 
 /// An attempt that ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptNote {
-    /// Which.
     pub attempt: Attempt,
     /// At which worker.
     pub worker: WorkerId,
-    /// How.
     pub why: AttemptEnd,
 }
 
-/// Where the inputs of a job are. With its payload or by transfers they come, and they go the same way to workers that take
-/// transfers, whatever else they are.
+/// Where the inputs of a job are. With its payload or by transfers they come, and they go the same
+/// way to workers that take transfers, whatever else they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputsState {
     /// They are still to come: the job is known and not taken.
     Announced,
-    /// They came, and the leader does not hold them: a further attempt needs its client's connection.
+    /// They came, and the leader does not hold them: a further attempt needs its client's
+    /// connection.
     PassedOn,
     /// The leader holds them.
     Kept,
@@ -105,10 +91,10 @@ pub enum InputsState {
     },
 }
 
-/// A job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What was handed in. That a worker was required is not kept: the job is known, and waits for one.
+    /// What was submitted. That a worker was required is not kept: the job is known, and waits for
+    /// one.
     pub submission: Submission,
     /// Its place among all jobs.
     pub seq: u64,
@@ -149,7 +135,6 @@ impl Job {
         }
     }
 
-    /// Its id.
     pub fn id(&self) -> JobId {
         self.submission.job
     }
@@ -181,7 +166,9 @@ impl Job {
     pub fn datasets(&self) -> &[CacheId] {
         match &self.inputs {
             InputsState::Staged { datasets } => datasets,
-            InputsState::Announced | InputsState::PassedOn | InputsState::Kept => &self.submission.datasets,
+            InputsState::Announced | InputsState::PassedOn | InputsState::Kept => {
+                &self.submission.datasets
+            }
         }
     }
 
@@ -239,7 +226,8 @@ impl Job {
         Place { priority: self.submission.priority, seq: self.seq }
     }
 
-    /// Whether it counts toward its client's cap. Children do not: their number is the number of workers.
+    /// Whether it counts toward its client's cap. Children do not: their number is the number of
+    /// workers.
     pub fn is_capped(&self) -> bool {
         self.child_of.is_none()
     }
@@ -254,19 +242,25 @@ impl Job {
         matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
     }
 
-    /// Attempts of this run, as far as they are noted, that did not begin as their workers lacked something.
+    /// Attempts of this run, as far as they are noted, that did not begin as their workers lacked
+    /// something.
     pub(super) fn lacking_attempts(&self) -> usize {
         self.history.iter().filter(|note| note.why.lack().is_some()).count()
     }
 
     /// What a worker lacked for it when it had it last in this run.
     pub fn lacked_at(&self, worker: WorkerId) -> Option<Lack> {
-        self.history.iter().rev().filter(|note| note.worker == worker).find_map(|note| note.why.lack())
+        self.history
+            .iter()
+            .rev()
+            .filter(|note| note.worker == worker)
+            .find_map(|note| note.why.lack())
     }
 
     /// The worker that returned its result, and which that is.
     pub fn returned(&self) -> Option<(WorkerId, ResultId)> {
-        let Phase::Done { ending: Ending::Returned { worker, result, .. }, .. } = &self.phase else {
+        let Phase::Done { ending: Ending::Returned { worker, result, .. }, .. } = &self.phase
+        else {
             return None;
         };
         Some((*worker, *result))

@@ -1,16 +1,17 @@
-//! Leases: a job is with a worker as long as the worker says so. A worker that leases renews with every word about a job and with
-//! every heartbeat; when it does not, the job is taken from it, and a worker that says nothing at all loses its connection. A classic
-//! worker renews nothing: it has the time of the delivery schedule, or as long as it likes.
+//! Leases: a job is with a worker as long as the worker says so. A worker that leases renews with
+//! every word about a job and with every heartbeat; when it does not, the job is taken from it, and
+//! a worker that says nothing at all loses its connection. A classic worker renews nothing: it has
+//! the time of the delivery schedule, or as long as it likes.
 
 use std::time::Duration;
 
 use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
-use super::timers::Due;
 use super::event::{Doing, WorkerClass};
 use super::ids::{Attempt, ConnId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::record::{AttemptEnd, Record};
+use super::timers::Due;
 use crate::units::Span;
 
 /// How far a worker is with a job that it was given.
@@ -27,13 +28,12 @@ pub enum LeaseStage {
 /// A job that a worker was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Which run.
     pub run: Run,
-    /// Which attempt.
     pub attempt: Attempt,
     /// How far the worker is.
     pub stage: LeaseStage,
-    /// When it is over unless renewed. It has no end before it counts, nor where the worker cannot renew it.
+    /// When it is over unless renewed. It has no end before it counts, nor where the worker cannot
+    /// renew it.
     pub until: Option<Micros>,
     /// When the broker looks at it next.
     watched_at: Option<Micros>,
@@ -44,15 +44,24 @@ pub struct Lease {
 impl Lease {
     /// A job that is given to a worker, of which nothing was heard yet.
     pub(super) fn given(run: Run, attempt: Attempt) -> Self {
-        Lease { run, attempt, stage: LeaseStage::Given, until: None, watched_at: None, time_limit: None }
+        Lease {
+            run,
+            attempt,
+            stage: LeaseStage::Given,
+            until: None,
+            watched_at: None,
+            time_limit: None,
+        }
     }
 
-    /// Whether it is for this attempt. Who was not told to start does not know the run; attempts count over all of them.
+    /// Whether it is for this attempt. Who was not told to start does not know the run; attempts
+    /// count over all of them.
     pub(super) fn is_of(&self, run: Run, attempt: Attempt) -> bool {
         (self.run == run || run == Run(0)) && self.attempt == attempt
     }
 
-    /// The assignment counts, and is sent to a worker of this class. What a classic one is sent, it runs; it never says so.
+    /// The assignment counts, and is sent to a worker of this class. What a classic one is sent, it
+    /// runs; it never says so.
     pub(super) fn begin(&mut self, class: WorkerClass, until: Option<Micros>) {
         self.until = until;
         self.stage = match class {
@@ -66,7 +75,8 @@ impl Lease {
         self.until = self.until.map(|_| until);
     }
 
-    /// The worker says what it does; gives how far it was. What it says late of a job that has ended there is no news.
+    /// The worker says what it does; gives how far it was. What it says late of a job that has
+    /// ended there is no news.
     fn advance(&mut self, doing: Doing) -> LeaseStage {
         let stage = match doing {
             Doing::Running => LeaseStage::Started,
@@ -85,13 +95,21 @@ impl Broker {
     /// A worker said something.
     pub(super) fn heard_of(&mut self, conn: ConnId) {
         let now = self.now;
-        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker))
+        {
             worker.heard_at = now;
             self.dirty |= std::mem::take(&mut worker.silent);
         }
     }
 
-    pub(super) fn progress(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt, doing: Doing) {
+    pub(super) fn progress(
+        &mut self,
+        conn: ConnId,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        doing: Doing,
+    ) {
         let Some(worker) = self.workers.at(conn) else { return };
         if !self.renew(worker, job, run, attempt) {
             self.order(WorkerOrder::Abandon { conn, job, attempt });
@@ -105,20 +123,27 @@ impl Broker {
         let before = lease.map(|lease| lease.advance(doing));
         let began = before == Some(LeaseStage::Given);
         // Its place is free, if it has offered that.
-        self.dirty |=
-            doing == Doing::Returning && before.is_some_and(|before| before < LeaseStage::Returning);
-        let client = self.state.job(job).and_then(|known| self.submitter_of(job, &known.submission.client));
+        self.dirty |= doing == Doing::Returning
+            && before.is_some_and(|before| before < LeaseStage::Returning);
+        let client =
+            self.state.job(job).and_then(|known| self.submitter_of(job, &known.submission.client));
         if let (true, Some(conn)) = (began, client) {
             self.actions.push_back(Action::Running { conn, job, run, attempt });
         }
     }
 
     /// Renews a lease, if this worker holds it for this attempt.
-    pub(super) fn renew(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) -> bool {
+    pub(super) fn renew(
+        &mut self,
+        worker: WorkerId,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+    ) -> bool {
         let until = self.now.plus(self.config.lease);
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
         match lease.filter(|lease| lease.is_of(run, attempt)) {
-            // One of an earlier life of the leader has no end yet.
+            // One of a previous run of the leader has no end yet.
             Some(lease) if lease.until.is_none() && !self.assigning.contains(job) => {
                 lease.until = Some(until);
                 self.watch_lease(worker, job, until);
@@ -132,17 +157,20 @@ impl Broker {
         }
     }
 
-    /// A worker's connection is slow, and not silent: no lease ends meanwhile. Those of an earlier life of the leader begin when the
-    /// worker has said what it holds.
+    /// A worker's connection is slow, and not silent: no lease ends meanwhile. Those of a previous
+    /// run of the leader begin when the worker has said what it holds.
     pub(super) fn moves(&mut self, conn: ConnId) {
         let until = self.now.plus(self.config.lease);
-        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker)) {
+        if let Some(worker) = self.workers.at(conn).and_then(|worker| self.workers.get_mut(worker))
+        {
             worker.held.values_mut().for_each(|lease| lease.renew(until));
         }
     }
 
     pub(super) fn watch_lease(&mut self, worker: WorkerId, job: JobId, until: Micros) {
-        if let Some(lease) = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job)) {
+        if let Some(lease) =
+            self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job))
+        {
             lease.watched_at = Some(until);
             self.due.insert((until, Due::Lease(worker, job)));
         }
@@ -171,17 +199,26 @@ impl Broker {
         if let Some(lease) = worker.held.get(&job) {
             self.order(WorkerOrder::Abandon { conn, job, attempt: lease.attempt });
         }
-        if let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.class == WorkerClass::Leasing) {
+        if let Some(worker) =
+            self.workers.get_mut(id).filter(|worker| worker.class == WorkerClass::Leasing)
+        {
             worker.silent = true;
         }
         self.lose(id, job, AttemptEnd::TimedOut);
     }
 
     /// A job is with a worker that knows no time limits, and may run for so long.
-    pub(super) fn limit_time(&mut self, worker: WorkerId, job: JobId, attempt: Attempt, limit: Duration) {
+    pub(super) fn limit_time(
+        &mut self,
+        worker: WorkerId,
+        job: JobId,
+        attempt: Attempt,
+        limit: Duration,
+    ) {
         let at = self.now.plus(limit);
         let Some(worker_of) = self.workers.get_mut(worker) else { return };
-        let Some(lease) = worker_of.held.get_mut(&job).filter(|lease| lease.attempt == attempt) else {
+        let Some(lease) = worker_of.held.get_mut(&job).filter(|lease| lease.attempt == attempt)
+        else {
             return;
         };
         if let Some((before, _)) = lease.time_limit.replace((at, limit)) {
@@ -190,16 +227,23 @@ impl Broker {
         self.due.insert((at, Due::TimeLimit(worker, job)));
     }
 
-    /// A job has had its time. Its client hears so; the worker goes on with it, and its place is free when it has answered.
+    /// A job has had its time. Its client hears so; the worker goes on with it, and its place is
+    /// free when it has answered.
     pub(super) fn time_limit_due(&mut self, worker: WorkerId, id: JobId) {
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
-        let Some((lease, (at, limit))) = lease.and_then(|lease| Some((lease, lease.time_limit?))) else {
+        let Some((lease, (at, limit))) = lease.and_then(|lease| Some((lease, lease.time_limit?)))
+        else {
             return;
         };
         // The job may have ended, and another of its id be elsewhere.
         let is_there = |job: &Job| match job.phase {
-            Phase::Leased { worker: holder, attempt, .. } => holder == worker && attempt == lease.attempt,
-            Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
+            Phase::Leased { worker: holder, attempt, .. } => {
+                holder == worker && attempt == lease.attempt
+            }
+            Phase::Queued { .. }
+            | Phase::Gathering { .. }
+            | Phase::Done { .. }
+            | Phase::Dead { .. } => false,
         };
         if at > self.now || !self.state.job(id).is_some_and(is_there) {
             return;
@@ -212,13 +256,15 @@ impl Broker {
         self.propose(Record::Fail { at: self.now, job: id, run, why: why.into() });
     }
 
-    /// Looks at a worker that leases again when it has been silent for twice the time of a lease since `heard_at`.
+    /// Looks at a worker that leases again when it has been silent for twice the time of a lease
+    /// since `heard_at`.
     pub(super) fn watch_silence(&mut self, id: WorkerId, heard_at: Micros) {
         self.due.insert((heard_at.plus(self.config.lease * 2), Due::Silence(id)));
     }
 
-    /// A worker that leases and is connected says that it lives well within a lease. One that does not hangs, or is cut
-    /// off in a way that the network does not show: its connection ends, and its grace begins.
+    /// A worker that leases and is connected says that it lives well within a lease. One that does
+    /// not hangs, or is cut off in a way that the network does not show: its connection ends, and
+    /// its grace begins.
     pub(super) fn silence_due(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let (conn, heard_at) = (worker.conn(), worker.heard_at);
@@ -226,8 +272,10 @@ impl Broker {
         if heard_at.plus(self.config.lease * 2) > self.now {
             self.watch_silence(id, heard_at);
         } else {
-            self.actions
-                .push_back(Action::Close { conn, why: "the worker has said nothing for twice its lease" });
+            self.actions.push_back(Action::Close {
+                conn,
+                why: "the worker has said nothing for twice its lease",
+            });
         }
     }
 }

@@ -10,15 +10,17 @@ pub const CREDIT_PER_MESSAGE_MAX: i32 = 10_000;
 /// Jobs that one pass gives out for one routing key before the others have their turn (SC09).
 pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
 
-/// Attempts without a result that are noted of one run of a job. Those that count are far fewer; of the others the oldest
-/// go first.
+/// Attempts without a result that are noted of one run of a job. Those that count are far fewer; of
+/// the others the oldest go first.
 pub const HISTORY_MAX: usize = 64;
 
-/// Attempts of a job at workers without room for its inputs, when there is no other worker to wait for. With
-/// [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) between them that takes about ten minutes.
+/// Attempts of a job at workers without room for its inputs, when there is no other worker to wait
+/// for. With [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) between them that takes about ten
+/// minutes.
 pub const NO_ROOM_ATTEMPTS_MAX: usize = 16;
 
-/// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins anew.
+/// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins
+/// anew.
 pub const STUCK_MAX: usize = 65_536;
 
 /// Bytes of the names in those pairs, to the same end.
@@ -42,7 +44,8 @@ pub const QUOTED_CHARS_MAX: usize = 64;
 /// The longest part of a name between two slashes: what Linux file systems take.
 pub const SEGMENT_BYTES_MAX: usize = 255;
 
-/// The most parts of the name of a file that a job made: it is unpacked where somebody asked for it, however deep.
+/// The most parts of the name of a file that a job made: it is unpacked where somebody asked for
+/// it, however deep.
 pub const MADE_SEGMENTS_MAX: usize = 1024;
 
 /// The most parts of a name between slashes, so that a name cannot make thousands of directories.
@@ -61,7 +64,8 @@ pub struct Config {
     pub worker_grace: Duration,
     /// Deliveries of a job before it goes to the dead-letter queue (RT03).
     pub attempts_max: u32,
-    /// Take jobs away from classic workers that do not answer in time, as the founding system does (C06).
+    /// Take jobs away from classic workers that do not answer in time, as the founding system does
+    /// (C06).
     pub classic_ack_timeout: bool,
     /// Jobs of a client at a time that named no number (CP02).
     pub cap_default: u32,
@@ -75,7 +79,8 @@ pub struct Config {
     pub names_bytes_max: u64,
     /// How long a job that waits for inputs outlives its client's connection.
     pub input_wait: Duration,
-    /// After this time a worker that runs nothing, offers nothing and has answered is taken to have lost a credit (CR09).
+    /// After this time a worker that runs nothing, offers nothing and has answered is taken to have
+    /// lost a credit (CR09).
     pub credit_leak_after: Duration,
 }
 

@@ -1,9 +1,12 @@
-//! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker that has its datasets.
+//! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker
+//! that has its datasets.
 //!
-//! A job whose datasets a worker with room holds goes there. If only workers without room hold them, it waits for one, as long as
-//! moving the bytes to a worker with room would take: they are busy with jobs, or keep their credit back for a while. After that it goes to whoever must move the fewest, but lets jobs of its
-//! own priority go first, for a while, whose data is where the room is: a full queue is then served dataset by dataset. A job that
-//! waits stands in nobody's way: it is set aside, and found by its datasets when a worker that has them gets room.
+//! A job whose datasets a worker with room holds goes there. If only workers without room hold
+//! them, it waits for one, as long as moving the bytes to a worker with room would take: they are
+//! busy with jobs, or keep their credit back for a while. After that it goes to whoever must move
+//! the fewest, but lets jobs of its own priority go first, for a while, whose data is where the
+//! room is: a full queue is then served dataset by dataset. A job that waits stands in nobody's
+//! way: it is set aside, and found by its datasets when a worker that has them gets room.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,28 +17,31 @@ use super::broken;
 use super::broker::Broker;
 use super::choose::Choice;
 use super::dataset::Dataset;
-use super::timers::Due;
 use super::holdings::Holdings;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::queue::{Place, Rank};
 use super::subject::RoutingKey;
+use super::timers::Due;
 use super::worker::Worker;
 
-/// A job waits for the worker that has its data at least so long: most moves of a few bytes are not worth a second copy.
+/// A job waits for the worker that has its data at least so long: most moves of a few bytes are not
+/// worth a second copy.
 pub const LOCALITY_WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// It waits no longer than this, however long moving would take.
 pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// And so long after it first waited it goes in its turn, whoever has room: others whose data is there do not pass it any more.
+/// And so long after it first waited it goes in its turn, whoever has room: others whose data is
+/// there do not pass it any more.
 pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 
-/// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when their time is over.
+/// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when
+/// their time is over.
 const LOOKS_PER_DATASET_MAX: usize = 64;
 
-/// A job that waits for another worker than such that lacked something for it is looked at again so often: whoever it waits
-/// for may have become silent, or have left.
+/// A job that waits for another worker than such that lacked something for it is looked at again so
+/// often: whoever it waits for may have become silent, or have left.
 const ELSEWHERE_WAIT: Duration = Duration::from_secs(2);
 
 /// Jobs that are brought back for a worker at a time, whatever room it has.
@@ -98,12 +104,14 @@ pub(super) struct Delays {
     elsewhere: BTreeMap<RoutingKey, BTreeSet<(Place, JobId)>>,
 }
 
-/// Jobs of one key and client that no worker with room may have. None of them is looked at by the clock, so every worker that gets room has to find
-/// those that are for it, however many others there are.
+/// Jobs of one key and client that no worker with room may have. None of them is looked at by the
+/// clock, so every worker that gets room has to find those that are for it, however many others
+/// there are.
 #[derive(Debug, Default)]
 struct Stranded {
     all: BTreeSet<(Place, JobId)>,
-    /// The same, by the datasets that they name: a worker that cannot be sent any may have all of such jobs or none.
+    /// The same, by the datasets that they name: a worker that cannot be sent any may have all of
+    /// such jobs or none.
     by_datasets: BTreeMap<Vec<CacheId>, BTreeSet<(Place, JobId)>>,
 }
 
@@ -124,31 +132,23 @@ pub(super) enum Stage {
     /// In the queue again, to be looked at.
     Back,
     /// Aside, until then.
-    Waiting {
-        /// For whom.
-        on: WorkerId,
-        /// Until then.
-        until: Micros,
-    },
+    Waiting { on: WorkerId, until: Micros },
     /// In the queue, behind others of its priority, until then.
-    Late {
-        /// Until then.
-        until: Micros,
-    },
+    Late { until: Micros },
     /// Aside, until a worker has room that can be sent datasets.
     Stranded,
-    /// Aside, until a worker has room that has not lacked anything for it, or until then: there may be none any more.
-    Elsewhere {
-        /// Until then.
-        until: Micros,
-    },
+    /// Aside, until a worker has room that has not lacked anything for it, or until then: there may
+    /// be none any more.
+    Elsewhere { until: Micros },
 }
 
 impl Stage {
     /// When it is looked at again.
     fn due(self) -> Option<Micros> {
         match self {
-            Stage::Waiting { until, .. } | Stage::Late { until } | Stage::Elsewhere { until } => Some(until),
+            Stage::Waiting { until, .. } | Stage::Late { until } | Stage::Elsewhere { until } => {
+                Some(until)
+            }
             Stage::Back | Stage::Stranded => None,
         }
     }
@@ -173,13 +173,18 @@ impl Delays {
         !self.stranded.is_empty()
     }
 
-    /// Stranded jobs of keys that a worker asked for: for each key and client those that name the same datasets, in the order of the
-    /// first of them.
-    pub(super) fn stranded_kinds<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Kinds<'a>> {
+    /// Stranded jobs of keys that a worker asked for: for each key and client those that name the
+    /// same datasets, in the order of the first of them.
+    pub(super) fn stranded_kinds<'a>(
+        &'a self,
+        worker: &'a Worker,
+    ) -> impl Iterator<Item = Kinds<'a>> {
         let wanted = self.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()));
         wanted.map(|(_, stranded)| {
             let kinds = stranded.by_datasets.iter();
-            kinds.filter_map(|(datasets, jobs)| Some((*jobs.first()?, (datasets.as_slice(), jobs)))).collect()
+            kinds
+                .filter_map(|(datasets, jobs)| Some((*jobs.first()?, (datasets.as_slice(), jobs))))
+                .collect()
         })
     }
 
@@ -189,8 +194,10 @@ impl Delays {
     }
 
     fn strand(&mut self, place: Place, job: &Job) {
-        let stranded =
-            self.stranded.entry((job.submission.key.clone(), job.submission.client.clone())).or_default();
+        let stranded = self
+            .stranded
+            .entry((job.submission.key.clone(), job.submission.client.clone()))
+            .or_default();
         stranded.all.insert((place, job.id()));
         stranded.by_datasets.entry(job.datasets().to_vec()).or_default().insert((place, job.id()));
     }
@@ -248,8 +255,11 @@ impl Broker {
         {
             return At::Held;
         }
-        let holdings =
-            self.locality.holdings.at(worker, &dataset.cache).filter(|held| held.digest == dataset.digest);
+        let holdings = self
+            .locality
+            .holdings
+            .at(worker, &dataset.cache)
+            .filter(|held| held.digest == dataset.digest);
         match holdings.map(|held| held.missing).min() {
             Some(0) => At::Held,
             Some(missing) => At::Coming { missing },
@@ -266,7 +276,10 @@ impl Broker {
                 At::Expected => (dataset.bytes, 0),
                 At::Missing => (dataset.bytes, dataset.bytes),
             };
-            Cost { missing: cost.missing.saturating_add(missing), unsent: cost.unsent.saturating_add(unsent) }
+            Cost {
+                missing: cost.missing.saturating_add(missing),
+                unsent: cost.unsent.saturating_add(unsent),
+            }
         })
     }
 
@@ -295,20 +308,36 @@ impl Broker {
     fn delay_at(&mut self, id: JobId, stage: Stage) {
         let now = self.now;
         self.undelay(id);
-        let Some(job) = self.state.job(id) else { return broken!("job {id} is set aside, and is not known") };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} is set aside, and is not known");
+        };
         let place = job.place();
         let rank = match stage {
             Stage::Late { .. } => Rank::Late,
-            Stage::Back | Stage::Waiting { .. } | Stage::Stranded | Stage::Elsewhere { .. } => Rank::Aside,
+            Stage::Back | Stage::Waiting { .. } | Stage::Stranded | Stage::Elsewhere { .. } => {
+                Rank::Aside
+            }
         };
-        self.queues.push(&job.submission.key, &job.submission.client, place, id, job.submission.size, rank);
+        self.queues.push(
+            &job.submission.key,
+            &job.submission.client,
+            place,
+            id,
+            job.submission.size,
+            rank,
+        );
         self.locality.delays.index(place, job);
         if stage == Stage::Stranded {
             self.locality.delays.strand(place, job);
             self.locality.asks.stranded(job, !self.locality.delays.of.contains_key(&id));
         }
         if matches!(stage, Stage::Elsewhere { .. }) {
-            self.locality.delays.elsewhere.entry(job.submission.key.clone()).or_default().insert((place, id));
+            self.locality
+                .delays
+                .elsewhere
+                .entry(job.submission.key.clone())
+                .or_default()
+                .insert((place, id));
         }
         if let Some(at) = stage.due() {
             self.due.insert((at, Due::Delay(id)));
@@ -329,7 +358,8 @@ impl Broker {
         }
     }
 
-    /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out for now.
+    /// A job does not wait for a worker any more: it has one, or has ended, or cannot be given out
+    /// for now.
     pub(super) fn forget_delay(&mut self, id: JobId) {
         self.undelay(id);
         if self.locality.delays.of.remove(&id).is_some()
@@ -341,7 +371,9 @@ impl Broker {
 
     /// The same of a job that is not known any more.
     pub(super) fn forget_delay_of(&mut self, job: &Job) {
-        if let Some(at) = self.locality.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due()) {
+        if let Some(at) =
+            self.locality.delays.of.remove(&job.id()).and_then(|delay| delay.stage.due())
+        {
             self.due.remove(&(at, Due::Delay(job.id())));
         }
         self.locality.delays.unindex(job.place(), job);
@@ -381,8 +413,9 @@ impl Broker {
         }
     }
 
-    /// Jobs that are set aside and that a worker with room is the right one for: as many as it has room for, those with the
-    /// smallest priorities first, and as many of clients that are at their cap.
+    /// Jobs that are set aside and that a worker with room is the right one for: as many as it has
+    /// room for, those with the smallest priorities first, and as many of clients that are at their
+    /// cap.
     fn waiting_for(&self, worker: WorkerId) -> Vec<JobId> {
         let Some(worker) = self.workers.get(worker).filter(|worker| worker.has_room()) else {
             return Vec::new();
@@ -395,17 +428,21 @@ impl Broker {
         };
         let held = self.locality.holdings.datasets_near(worker.id);
         if held.len() < self.locality.delays.by_dataset.len() {
-            held.iter().filter_map(|cache| self.locality.delays.by_dataset.get(*cache)).for_each(&mut look);
+            held.iter()
+                .filter_map(|cache| self.locality.delays.by_dataset.get(*cache))
+                .for_each(&mut look);
         } else {
             let held: BTreeSet<&CacheId> = held.into_iter().collect();
-            let jobs = self.locality.delays.by_dataset.iter().filter(|(cache, _)| held.contains(cache));
+            let jobs =
+                self.locality.delays.by_dataset.iter().filter(|(cache, _)| held.contains(cache));
             jobs.for_each(|(_, jobs)| look(jobs));
         }
         found.extend(self.stranded_for(worker, room));
         found.extend(self.elsewhere_for(worker, room));
         let (mut left, mut left_at_cap) = (room, room);
         let mut take = |id: JobId| {
-            let may_run = self.state.job(id).is_some_and(|job| self.may_run(&job.submission.client));
+            let may_run =
+                self.state.job(id).is_some_and(|job| self.may_run(&job.submission.client));
             let left = if may_run { &mut left } else { &mut left_at_cap };
             let takes = *left > 0;
             *left = left.saturating_sub(1);
@@ -416,8 +453,9 @@ impl Broker {
 
     /// Stranded jobs that a worker may have: the first ones of each key and client.
     fn stranded_for(&self, worker: &Worker, room: usize) -> BTreeSet<(Place, JobId)> {
-        let may_have =
-            |(_, id): &&(Place, JobId)| self.state.job(*id).is_some_and(|job| self.may_have(job, worker));
+        let may_have = |(_, id): &&(Place, JobId)| {
+            self.state.job(*id).is_some_and(|job| self.may_have(job, worker))
+        };
         let mut found = BTreeSet::new();
         for (_, stranded) in
             self.locality.delays.stranded.iter().filter(|((key, _), _)| worker.wants(key.as_str()))
@@ -426,22 +464,28 @@ impl Broker {
                 found.extend(stranded.all.iter().filter(may_have).take(room));
                 continue;
             }
-            let its = stranded.by_datasets.iter().filter(|(datasets, _)| self.holds_all(worker.id, datasets));
+            let its = stranded
+                .by_datasets
+                .iter()
+                .filter(|(datasets, _)| self.holds_all(worker.id, datasets));
             its.for_each(|(_, jobs)| found.extend(jobs.iter().filter(may_have).take(room)));
         }
         found
     }
 
-    /// Jobs that wait for another worker than such that lacked something for them, and may go to this one. Those that it misses
-    /// are looked at when their time is over.
+    /// Jobs that wait for another worker than such that lacked something for them, and may go to
+    /// this one. Those that it misses are looked at when their time is over.
     fn elsewhere_for(&self, worker: &Worker, room: usize) -> BTreeSet<(Place, JobId)> {
         let is_other = |(_, id): &&(Place, JobId)| {
             let job = self.state.job(*id);
             job.is_some_and(|job| job.lacked_at(worker.id).is_none() && self.may_have(job, worker))
         };
-        let keys = self.locality.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
+        let keys =
+            self.locality.delays.elsewhere.iter().filter(|(key, _)| worker.wants(key.as_str()));
         let looks = LOOKS_PER_DATASET_MAX.max(room);
-        keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room)).copied().collect()
+        keys.flat_map(|(_, jobs)| jobs.iter().take(looks).filter(is_other).take(room))
+            .copied()
+            .collect()
     }
 
     /// Whether a worker holds all of these that the leader has.
@@ -450,8 +494,8 @@ impl Broker {
         known.all(|dataset| self.at(worker, dataset) == At::Held)
     }
 
-    /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or the worker is the one
-    /// it waits for, or could be sent it where others could not.
+    /// Whether a job that is set aside would go to this worker: all it needs is there or coming, or
+    /// the worker is the one it waits for, or could be sent it where others could not.
     fn is_for(&self, id: JobId, worker: &Worker) -> bool {
         let Some(job) = self.state.job(id) else {
             broken!("job {id} waits for its data, and is not known");
@@ -489,7 +533,8 @@ impl Broker {
             let stage = self.locality.delays.get(*id).map(|delay| delay.stage);
             matches!(stage, Some(Stage::Waiting { on, .. }) if on == worker)
         };
-        let jobs = self.locality.delays.by_dataset.get(cache).into_iter().flatten().map(|(_, id)| *id);
+        let jobs =
+            self.locality.delays.by_dataset.get(cache).into_iter().flatten().map(|(_, id)| *id);
         let jobs: Vec<JobId> = jobs.filter(waits).collect();
         for job in jobs {
             self.make_ready(job);
@@ -498,15 +543,16 @@ impl Broker {
 
     /// A worker is not there any more.
     pub(super) fn rouse_all_waiting_for(&mut self, worker: WorkerId) {
-        let datasets: Vec<CacheId> = self.locality.holdings.datasets_near(worker).into_iter().cloned().collect();
+        let datasets: Vec<CacheId> =
+            self.locality.holdings.datasets_near(worker).into_iter().cloned().collect();
         for cache in datasets {
             self.rouse_waiting_for(worker, &cache);
         }
         self.rouse_elsewhere();
     }
 
-    /// Those that wait for another worker may have lost the last one: the first of them are looked at again now, the others
-    /// when their time is over.
+    /// Those that wait for another worker may have lost the last one: the first of them are looked
+    /// at again now, the others when their time is over.
     pub(super) fn rouse_elsewhere(&mut self) {
         let jobs = self.locality.delays.elsewhere.values().flatten();
         let jobs: Vec<JobId> = jobs.take(BROUGHT_BACK_MAX).map(|(_, id)| *id).collect();

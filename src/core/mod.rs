@@ -1,21 +1,21 @@
 //! The broker's own rules, free of I/O: no clock, socket, file, thread or random number in here.
 //!
-//! [`Broker`] takes [`Event`]s and gives [`Action`]s; what changes is a [`Record`] first, is committed by the driver, and
-//! only then applied to [`State`](state::State). It sees ids, sizes and digests, never a payload.
+//! [`Broker`] takes [`Event`]s and gives [`Action`]s; what changes is a [`Record`] first, is
+//! committed by the driver, and only then applied to [`State`](state::State). It sees ids, sizes
+//! and digests, never a payload.
 
 mod acks;
 pub mod action;
 mod agent_requests;
+mod apply;
 mod broken;
 mod broker;
 mod cache_id;
 pub(crate) mod capacity;
 pub mod caps;
 pub mod choose;
-mod apply;
 pub mod dataset;
 mod dispatch;
-mod timers;
 mod ended;
 pub mod event;
 pub mod explain;
@@ -38,6 +38,7 @@ pub mod staging;
 pub mod state;
 pub mod subject;
 mod submit;
+mod timers;
 mod waiting;
 pub mod worker;
 

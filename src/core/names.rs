@@ -1,19 +1,22 @@
-//! Names that come from strangers and become paths: input files, files of datasets, cache ids, program names (C08, C20, WX08).
+//! Names that come from strangers and become paths: input files, files of datasets, cache ids,
+//! program names (C08, C20, WX08).
 //!
-//! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients, leader and workers all ask here,
-//! so that none takes what the next refuses. Nothing here touches a file.
+//! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients,
+//! leader and workers all ask here, so that none takes what the next refuses. Nothing here touches
+//! a file.
 
-mod flat;
 mod conflicts;
+mod flat;
 
 use std::fmt;
 
 use thiserror::Error;
 
-pub use self::flat::{FlatError, flattened, is_flat, without_folders};
 pub use self::conflicts::{
-    Case, Clash, InputNamesError, DatasetNameError, clash, fit_in_dataset, input_names, names_of_dataset,
+    Case, Clash, DatasetNameError, InputNamesError, clash, fit_in_dataset, input_names,
+    names_of_dataset,
 };
+pub use self::flat::{FlatError, flattened, is_flat, without_folders};
 use super::limits::{MADE_SEGMENTS_MAX, QUOTED_CHARS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
 /// What a name is for; it opens the error's text.
@@ -59,10 +62,7 @@ pub enum NameRule {
     Path,
     /// It holds NUL, which ends a path for the system, or another character that has no shape.
     #[error("it holds the control character U+{code:04X}: remove it")]
-    Control {
-        /// Which.
-        code: u32,
-    },
+    Control { code: u32 },
     /// It holds what separates paths elsewhere.
     #[error("it holds '\\': separate folders with '/'")]
     Backslash,
@@ -123,20 +123,26 @@ impl SafeName {
     /// Checks a program's name, which must be a single segment and is taken as it is.
     pub fn parse_program(name: &str) -> Result<Self, NameError> {
         let one = |name: &str| {
-            if name == ".." || name.contains(['/', '\\']) { Err(NameRule::Path) } else { plain(name) }
+            if name == ".." || name.contains(['/', '\\']) {
+                Err(NameRule::Path)
+            } else {
+                plain(name)
+            }
         };
         checked(NameUse::Program, name, one)
     }
 
-    /// Checks the name of a file of a dataset. It is taken as it is, or not at all: a dataset is known by its list of names. A dataset goes
-    /// to many systems, so that what only some of them take is refused, too. A job's own files go to one worker of ours, and
-    /// may have such names (C08).
+    /// Checks the name of a file of a dataset. It is taken as it is, or not at all: a dataset is
+    /// known by its list of names. A dataset goes to many systems, so that what only some of them
+    /// take is refused, too. A job's own files go to one worker of ours, and may have such names
+    /// (C08).
     pub fn parse_in_dataset(name: &str) -> Result<Self, NameError> {
         checked(NameUse::File, name, plain_everywhere)
     }
 
-    /// Checks the name of a file or directory that a job made, which is taken as it is, or not at all. It comes from a Linux
-    /// system and goes to one, where colons and backslashes are characters like others.
+    /// Checks the name of a file or directory that a job made, which is taken as it is, or not at
+    /// all. It comes from a Linux system and goes to one, where colons and backslashes are
+    /// characters like others.
     pub fn parse_made(name: &str) -> Result<Self, NameError> {
         checked(NameUse::Made, name, plain_here)
     }
@@ -187,8 +193,8 @@ impl From<SafeName> for String {
     }
 }
 
-/// Checks only that a name does not lead out of the directory it is looked for in, on any system. Workers of the older system follow
-/// whatever they are given, and may take names that ours do not.
+/// Checks only that a name does not lead out of the directory it is looked for in, on any system.
+/// Workers of the older system follow whatever they are given, and may take names that ours do not.
 pub fn stays_inside(of: NameUse, name: &str) -> Result<(), NameError> {
     let rule = if name.starts_with(['/', '\\']) {
         NameRule::Absolute
@@ -224,14 +230,17 @@ fn plain(name: &str) -> Result<String, NameRule> {
     if name.starts_with('/') {
         return Err(NameRule::Absolute);
     }
-    let segments: Vec<&str> = name.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let segments: Vec<&str> =
+        name.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if let Some(rule) = segments.iter().find_map(|segment| broken_rule(segment)) {
         return Err(rule);
     }
     match segments.len() {
         0 => Err(NameRule::Empty),
         _ if name.ends_with('/') || name.ends_with("/.") => Err(NameRule::Directory),
-        parts if parts > SEGMENTS_MAX => Err(NameRule::Deep { segments: parts, limit: SEGMENTS_MAX }),
+        parts if parts > SEGMENTS_MAX => {
+            Err(NameRule::Deep { segments: parts, limit: SEGMENTS_MAX })
+        }
         _ => Ok(segments.join("/")),
     }
 }
@@ -320,7 +329,8 @@ pub(super) fn is_reserved(segment: &str) -> bool {
 
 /// A text as errors show it: escaped, and cut.
 pub(super) fn excerpt(text: &str) -> String {
-    let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+    let mut shown: String =
+        text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
         shown.push('…');
     }
@@ -334,7 +344,9 @@ mod tests {
 
     #[test]
     fn what_a_job_made_has_any_name_that_stays_beneath_its_directory() {
-        for name in ["a", "a/b.txt", "12:30.log", "c:\\", "..\\up", "con", "a ", "x\n", "...", "a..b"] {
+        for name in
+            ["a", "a/b.txt", "12:30.log", "c:\\", "..\\up", "con", "a ", "x\n", "...", "a..b"]
+        {
             assert_eq!(SafeName::parse_made(name).as_ref().map(SafeName::as_str), Ok(name));
         }
         let deep = vec!["d"; MADE_SEGMENTS_MAX + 1].join("/");
@@ -346,7 +358,9 @@ mod tests {
 
     #[test]
     fn what_leads_out_of_a_directory_on_any_system_is_told_from_what_is_only_odd() {
-        for name in ["calcA", "sub/calcA", "a..b", "..a", "nul", "ab:c", "data\\x", "", "x/", "a//b"] {
+        for name in
+            ["calcA", "sub/calcA", "a..b", "..a", "nul", "ab:c", "data\\x", "", "x/", "a//b"]
+        {
             assert_eq!(stays_inside(NameUse::Program, name), Ok(()), "{name}");
         }
         for (name, rule) in [
@@ -377,7 +391,8 @@ mod tests {
             ("console/com10/nullable", "console/com10/nullable"),
             ("a:b", "a:b"),
         ] {
-            // One letter before a colon is a drive, so the last of them is the exception that proves the rule.
+            // One letter before a colon is a drive, so the last of them is the exception that
+            // proves the rule.
             match SafeName::parse(NameUse::File, name) {
                 Ok(safe) => assert_eq!(safe.to_string(), path),
                 Err(error) => assert_eq!((name, error.rule), ("a:b", NameRule::Drive)),
@@ -423,7 +438,8 @@ mod tests {
     #[test]
     fn c08_a_name_in_a_dataset_is_one_everywhere_and_is_taken_as_it_is() {
         let longest = "x".repeat(255);
-        for name in ["data/a.bin", "cfg/b.cfg", "größe ✓", "a..b", ".hidden/..a", " a", &longest] {
+        for name in ["data/a.bin", "cfg/b.cfg", "größe ✓", "a..b", ".hidden/..a", " a", &longest]
+        {
             assert_eq!(SafeName::parse_in_dataset(name).unwrap().as_str(), name);
         }
         let (deep, long) = ("d/".repeat(40) + "f", "x".repeat(256));
@@ -455,7 +471,10 @@ mod tests {
             assert_eq!((error.of, error.rule), (NameUse::File, rule), "{name:?}");
         }
         let shown = SafeName::parse_in_dataset("a\n").unwrap_err().to_string();
-        assert_eq!(shown, r#"invalid file name: "a\n": it holds the control character U+000A: remove it"#);
+        assert_eq!(
+            shown,
+            r#"invalid file name: "a\n": it holds the control character U+000A: remove it"#
+        );
     }
 
     proptest! {

@@ -19,7 +19,12 @@ impl Broker {
         }
     }
 
-    fn cancel(&mut self, token: Token, id: JobId, by: std::sync::Arc<str>) -> Result<(), OperateError> {
+    fn cancel(
+        &mut self,
+        token: Token,
+        id: JobId,
+        by: std::sync::Arc<str>,
+    ) -> Result<(), OperateError> {
         let (run, was) = match self.state.job(id) {
             Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
             Some(job) => (job.run, standing(job)),
@@ -72,9 +77,10 @@ impl Broker {
         }
         match job.phase {
             Phase::Dead { .. } => Ok(vec![(id, job.run)]),
-            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
-                Err(OperateError::NotDead { job: id })
-            }
+            Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. }
+            | Phase::Done { .. } => Err(OperateError::NotDead { job: id }),
         }
     }
 }

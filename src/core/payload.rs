@@ -1,15 +1,17 @@
-//! What a payload asks of the worker that gets it. The leader says it once, when a job is submitted; routing compares it with
-//! what workers read. Nothing here looks into a payload.
+//! What a payload asks of the worker that gets it. The leader says it once, when a job is
+//! submitted; routing compares it with what workers read. Nothing here looks into a payload.
 
-/// A kind of payload. Each asks more of a worker than the one before it: whoever reads one kind reads those before it.
+/// A kind of payload. Each asks more of a worker than the one before it: whoever reads one kind
+/// reads those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PayloadKind {
     /// A JobRequest, which every worker takes.
     Request,
-    /// A JobRequest with files in folders. A classic F2 worker fails it: it takes no such names (C08, WX08).
+    /// A JobRequest with files in folders. A classic F2 worker fails it: it takes no such names
+    /// (C08, WX08).
     Folders,
-    /// Bytes that are no JobRequest (M19). A classic F2 worker drops them without an answer, and `heft worker` runs
-    /// programs, which they do not name.
+    /// Bytes that are not a JobRequest (M19). A classic F2 worker drops them without an answer, and
+    /// `heft worker` runs programs, which they do not name.
     Raw,
 }
 

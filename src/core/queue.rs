@@ -1,7 +1,8 @@
 //! Jobs that wait for a worker: a lane for each client under each routing key (C15).
 //!
-//! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the smaller priority goes first,
-//! then the older job (C28). It knows nothing of workers and caps; the broker says which clients may be served.
+//! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the
+//! smaller priority goes first, then the older job (C28). It knows nothing of workers and caps; the
+//! broker says which clients may be served.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -18,24 +19,24 @@ const AHEAD_COUNTED_MAX: usize = 1000;
 /// A job's place in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Smaller first.
     pub priority: i64,
     /// Then the older.
     pub seq: u64,
 }
 
-/// All lanes.
 #[derive(Debug, Default)]
 pub struct Queues {
     lanes: HashMap<RoutingKey, KeyQueue>,
     /// Keys that have jobs, the next to be served first. Each is in it once.
     turns: VecDeque<RoutingKey>,
-    /// Keys that have jobs and that no connected worker asks for. Nobody looks at them until one joins.
+    /// Keys that have jobs and that no connected worker asks for. Nobody looks at them until one
+    /// joins.
     unwanted: BTreeSet<RoutingKey>,
     /// Clients that may not be served, and the keys where they wait.
     parked: HashMap<ClientId, HashSet<RoutingKey>>,
     len: usize,
-    /// Children of jobs to all workers, which only their worker may have: they wait in no key's queue.
+    /// Children of jobs to all workers, which only their worker may have: they wait in no key's
+    /// queue.
     pub(super) pinned: BTreeMap<WorkerId, BTreeMap<Place, JobId>>,
 }
 
@@ -43,7 +44,8 @@ pub struct Queues {
 struct KeyQueue {
     /// Clients that have jobs, the next to be served first.
     ring: VecDeque<Lane>,
-    /// Clients that have jobs and may not be served for now. Nobody looks at them until that changes.
+    /// Clients that have jobs and may not be served for now. Nobody looks at them until that
+    /// changes.
     parked: HashMap<ClientId, Lane>,
     len: usize,
 }
@@ -52,8 +54,8 @@ struct KeyQueue {
 struct Lane {
     client: ClientId,
     jobs: BTreeMap<Place, (JobId, u64)>,
-    /// The same, of jobs that only a worker with transfers may have. They are served in one order with the others where
-    /// such a worker has room, and do not stand before them where none has.
+    /// The same, of jobs that only a worker with transfers may have. They are served in one order
+    /// with the others where such a worker has room, and do not stand before them where none has.
     by_transfer: BTreeMap<Place, (JobId, u64)>,
     /// The same, of jobs that only a worker for files in folders may have.
     folders: BTreeMap<Place, (JobId, u64)>,
@@ -155,7 +157,8 @@ pub enum Rank {
 }
 
 impl Rank {
-    const ALL: [Rank; 6] = [Rank::Plain, Rank::ByTransfer, Rank::Folders, Rank::Raw, Rank::Late, Rank::Aside];
+    const ALL: [Rank; 6] =
+        [Rank::Plain, Rank::ByTransfer, Rank::Folders, Rank::Raw, Rank::Late, Rank::Aside];
 }
 
 /// What the workers that have room can take.
@@ -222,14 +225,16 @@ impl Queues {
     /// Jobs that wait, by client, under all keys.
     pub fn len_by_client(&self) -> HashMap<&ClientId, usize> {
         let mut by_client = HashMap::new();
-        for lane in self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values())) {
+        for lane in
+            self.lanes.values().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()))
+        {
             *by_client.entry(&lane.client).or_default() += lane.len();
         }
         by_client
     }
 
-    /// Adds a job, or gives one that waits already another rank; says how many of the same client and key are before it, as far
-    /// as that is quickly counted.
+    /// Adds a job, or gives one that waits already another rank; says how many of the same client
+    /// and key are before it, as far as that is quickly counted.
     pub fn push(
         &mut self,
         key: &RoutingKey,
@@ -297,8 +302,9 @@ impl Queues {
         self.lanes.get(key).is_some_and(|queue| !queue.ring.is_empty())
     }
 
-    /// Ends the turn of the key at this place and says at which place the next one stands. A key that was served goes to
-    /// the end; one that was not keeps its place, or whoever stands first would be served first for ever.
+    /// Ends the turn of the key at this place and says at which place the next one stands. A key
+    /// that was served goes to the end; one that was not keeps its place, or whoever stands first
+    /// would be served first for ever.
     pub fn end_turn(&mut self, turn: usize, key: &RoutingKey, served: bool) -> usize {
         if self.turns.get(turn) != Some(key) {
             // Its last job is gone, and it with it.
@@ -332,8 +338,8 @@ impl Queues {
         }
     }
 
-    /// Takes the next job of a key whose client may be served. A client that may not is passed over until
-    /// [`Queues::unpark`] says that it may.
+    /// Takes the next job of a key whose client may be served. A client that may not is passed over
+    /// until [`Queues::unpark`] says that it may.
     pub fn pop(
         &mut self,
         key: &RoutingKey,
@@ -341,8 +347,8 @@ impl Queues {
         mut may_run: impl FnMut(&ClientId) -> bool,
     ) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
-        // Most of the time the first that may be served can pay, and the others need not be asked. Who may not be served
-        // is put aside, and not asked again until something changes.
+        // Most of the time the first that may be served can pay, and the others need not be asked.
+        // Who may not be served is put aside, and not asked again until something changes.
         let mut at = 0;
         while let Some(lane) = queue.ring.get(at) {
             if !may_run(&lane.client) {
@@ -354,8 +360,9 @@ impl Queues {
                 at += 1;
             }
         }
-        // How often the ring would have to go round until each lane can pay for its first job; the lane with the fewest
-        // rounds is next, the one nearer to the front among equals. Going round one by one gives the same.
+        // How often the ring would have to go round until each lane can pay for its first job; the
+        // lane with the fewest rounds is next, the one nearer to the front among equals. Going
+        // round one by one gives the same.
         let rounds = |(at, lane): (usize, &Lane)| {
             Some((at, lane.cost(takes)?.saturating_sub(lane.deficit).div_ceil(LANE_QUANTUM_BYTES)))
         };
@@ -370,7 +377,8 @@ impl Queues {
     /// Takes the first job of the lane at this place.
     fn serve_lane(&mut self, key: &RoutingKey, takes: Takes, at: usize) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
-        // What was passed over keeps its turn; what is served goes to the end once it cannot pay for another.
+        // What was passed over keeps its turn; what is served goes to the end once it cannot pay
+        // for another.
         let mut lane = queue.ring.remove(at)?;
         let Some((job, cost)) = lane.pop(takes) else {
             queue.ring.insert(at, lane);
@@ -395,7 +403,10 @@ impl Queues {
 
     /// The clients of a key, whether they may be served or not.
     fn lanes_of(&self, key: &RoutingKey) -> impl Iterator<Item = &Lane> {
-        self.lanes.get(key).into_iter().flat_map(|queue| queue.ring.iter().chain(queue.parked.values()))
+        self.lanes
+            .get(key)
+            .into_iter()
+            .flat_map(|queue| queue.ring.iter().chain(queue.parked.values()))
     }
 
     /// The jobs of a key, in no order that matters.
@@ -405,8 +416,8 @@ impl Queues {
             .map(|(job, _)| *job)
     }
 
-    /// The clients of a key, each with its jobs that only a worker with transfers may have, the next first, and those that are not
-    /// served for now.
+    /// The clients of a key, each with its jobs that only a worker with transfers may have, the
+    /// next first, and those that are not served for now.
     pub(super) fn by_transfer_of(
         &self,
         key: &RoutingKey,
@@ -420,7 +431,10 @@ impl Queues {
     /// Whether a job waits here.
     pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let Some(queue) = self.lanes.get(key) else { return false };
-        let lane = queue.parked.get(client).or_else(|| queue.ring.iter().find(|lane| lane.client == *client));
+        let lane = queue
+            .parked
+            .get(client)
+            .or_else(|| queue.ring.iter().find(|lane| lane.client == *client));
         lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
     }
 
@@ -444,12 +458,16 @@ impl Queues {
                 return Err(format!("key {key} has {len} jobs, and {} are counted", queue.len));
             }
             if let Some(lane) = lanes().find(|lane| lane.len() == 0) {
-                return Err(format!("client {} has a lane of key {key}, and no jobs there", lane.client));
+                return Err(format!(
+                    "client {} has a lane of key {key}, and no jobs there",
+                    lane.client
+                ));
             }
             if lanes().map(|lane| &lane.client).collect::<HashSet<_>>().len() != lanes().count() {
                 return Err(format!("a client has two lanes of key {key}"));
             }
-            let is_noted = |client: &ClientId| self.parked.get(client).is_some_and(|keys| keys.contains(key));
+            let is_noted =
+                |client: &ClientId| self.parked.get(client).is_some_and(|keys| keys.contains(key));
             if let Some(client) = queue.parked.keys().find(|client| !is_noted(client)) {
                 return Err(format!("client {client} is parked at key {key} for good"));
             }
@@ -461,7 +479,11 @@ impl Queues {
         let keys: Vec<&RoutingKey> = self.turns.iter().chain(&self.unwanted).collect();
         let distinct: HashSet<&RoutingKey> = keys.iter().copied().collect();
         if keys.len() != distinct.len() || distinct != self.lanes.keys().collect() {
-            return Err(format!("{} keys have jobs, and {} have turns", self.lanes.len(), keys.len()));
+            return Err(format!(
+                "{} keys have jobs, and {} have turns",
+                self.lanes.len(),
+                keys.len()
+            ));
         }
         Ok(())
     }
@@ -591,7 +613,8 @@ mod tests {
         fill(&mut queues, "e", "capped", 0..5, 0);
         fill(&mut queues, "e", "free", 10..12, 0);
         let free = |client: &ClientId| &*client.0 == "free";
-        let served: Vec<_> = std::iter::from_fn(|| queues.pop(&key("e"), Takes::PLAIN, free)).collect();
+        let served: Vec<_> =
+            std::iter::from_fn(|| queues.pop(&key("e"), Takes::PLAIN, free)).collect();
         assert_eq!(
             (served.len(), queues.len(), queues.len_by_client()[&ClientId::from("capped")]),
             (2, 5, 5)
@@ -608,7 +631,8 @@ mod tests {
         let mut queues = Queues::default();
         fill(&mut queues, "a", "c", 0..3, 0);
         fill(&mut queues, "b", "c", 10..13, 0);
-        let turns = |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+        let turns =
+            |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
         assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
         assert_eq!(queues.end_turn(0, &key("a"), false), 1, "who was not served keeps its turn");
         assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
@@ -622,7 +646,10 @@ mod tests {
     fn what_is_removed_is_gone_and_leaves_nothing_behind() {
         let mut queues = Queues::default();
         fill(&mut queues, "e", "c", 0..2, 0);
-        assert!(queues.remove(&key("E"), &"c".into(), Place { priority: 0, seq: 0 }), "keys ignore case");
+        assert!(
+            queues.remove(&key("E"), &"c".into(), Place { priority: 0, seq: 0 }),
+            "keys ignore case"
+        );
         assert!(!queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 0 }));
         assert!(queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 1 }));
         assert_eq!((queues.len(), queues.key_count(), queues.lanes.len()), (0, 0, 0));

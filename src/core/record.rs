@@ -12,17 +12,10 @@ use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, Worke
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A job is announced: it is known, and transfers bring its inputs (C30).
-    Announce {
-        /// When.
-        at: Micros,
-        /// The job.
-        job: Submission,
-    },
+    Announce { at: Micros, job: Submission },
     /// `enqueue`: a job is taken.
     Enqueue {
-        /// When.
         at: Micros,
-        /// The job.
         job: Submission,
         /// For a job to all workers: the child for each of them.
         children: Vec<(JobId, WorkerId)>,
@@ -31,41 +24,31 @@ pub enum Record {
     },
     /// `assign`: a worker gets a job.
     Assign {
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
-        /// Which attempt.
         attempt: Attempt,
-        /// Which worker.
         worker: WorkerId,
         /// Whether it comes back with the job after a leader's restart is known by this.
         class: WorkerClass,
     },
     /// `ack`: a job ended with a result.
     Ack {
-        /// When.
         at: Micros,
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
         /// Who returned it.
         worker: WorkerId,
-        /// The result.
         result: ResultId,
         /// Whether its status is OK.
         ok: bool,
     },
-    /// `timeout_requeue`, `worker_down_requeue`: an attempt ended without a result and the job waits again.
+    /// `timeout_requeue`, `worker_down_requeue`: an attempt ended without a result and the job
+    /// waits again.
     Requeue {
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
         /// Which attempt ended.
         attempt: Attempt,
-        /// Why.
         why: AttemptEnd,
         /// Whether it counts toward the limit.
         counts: bool,
@@ -74,11 +57,8 @@ pub enum Record {
     },
     /// `dlq`: a job used up its attempts.
     Dlq {
-        /// When.
         at: Micros,
-        /// Which job.
         job: JobId,
-        /// Which run.
         run: Run,
         /// Which attempt was the last.
         attempt: Attempt,
@@ -86,84 +66,34 @@ pub enum Record {
         why: AttemptEnd,
     },
     /// A job was ended by someone.
-    Cancel {
-        /// When.
-        at: Micros,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// By whom.
-        by: Arc<str>,
-    },
+    Cancel { at: Micros, job: JobId, run: Run, by: Arc<str> },
     /// An announced job is dropped, as if it had never been.
-    Withdraw {
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Withdraw { job: JobId, run: Run },
     /// A job is ended by the leader, which has a reason for its client.
-    Fail {
-        /// When.
-        at: Micros,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-        /// The reason.
-        why: Arc<str>,
-    },
+    Fail { at: Micros, job: JobId, run: Run, why: Arc<str> },
     /// A child of a job to all workers will get no result: its worker is gone.
-    Orphan {
-        /// When.
-        at: Micros,
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Orphan { at: Micros, job: JobId, run: Run },
     /// A dead job runs again.
     Revive {
-        /// Which job.
         job: JobId,
         /// The run that died.
         run: Run,
     },
     /// An ended job is forgotten, with its result.
-    Forget {
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Forget { job: JobId, run: Run },
     /// The client has the result of a run: after a restart it is not sent again unasked.
-    Delivered {
-        /// Which job.
-        job: JobId,
-        /// Which run.
-        run: Run,
-    },
+    Delivered { job: JobId, run: Run },
     /// A client's cap.
     Cap {
-        /// Whose.
         client: ClientId,
         /// Jobs at a time.
         cap: u32,
     },
     /// A dataset is kept, and takes the place of what was under its id.
-    Dataset {
-        /// The dataset.
-        dataset: Arc<Dataset>,
-    },
-    /// The inputs of a job are kept as a dataset, for the agents of classic workers (C01). It takes the place of what was under its
-    /// id.
-    Stage {
-        /// Whose inputs.
-        job: JobId,
-        /// The dataset.
-        dataset: Arc<Dataset>,
-    },
+    Dataset { dataset: Arc<Dataset> },
+    /// The inputs of a job are kept as a dataset, for the agents of classic workers (C01). It takes
+    /// the place of what was under its id.
+    Stage { job: JobId, dataset: Arc<Dataset> },
     /// A dataset is not kept any more. A job whose inputs it was goes as it went before.
     DatasetGone {
         /// Under which id it was.
@@ -174,8 +104,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether its effect waits until it is on the disk. What does not is repaired by leases and by dedup if it is lost
-    /// (C30), and goes there with the next that does.
+    /// Whether its effect waits until it is on the disk. What does not is repaired by leases and by
+    /// dedup if it is lost (C30), and goes there with the next that does.
     pub const fn is_synced_first(&self) -> bool {
         match self {
             Record::Announce { .. }
@@ -210,7 +140,9 @@ impl Record {
         {
             return Some(*at);
         }
-        let (Record::Dataset { dataset } | Record::Stage { dataset, .. }) = self else { return None };
+        let (Record::Dataset { dataset } | Record::Stage { dataset, .. }) = self else {
+            return None;
+        };
         Some(dataset.at)
     }
 
@@ -275,7 +207,6 @@ impl Lack {
 }
 
 impl AttemptEnd {
-    /// For people.
     pub const fn text(self) -> &'static str {
         match self {
             AttemptEnd::TimedOut => "the worker did not answer in time",

@@ -1,13 +1,13 @@
-//! The broker of a leader that begins where an earlier life ended (PE08): the state is what the log says, and the rest
-//! follows from it.
+//! The broker of a leader that begins where a previous run ended (PE08): the state is what the log
+//! says, and the rest follows from it.
 //!
-//! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with the inputs they still have: each for
-//! as long as one that is away, but no less than a lease, as all of them have to find the leader again first.
+//! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with
+//! the inputs they still have: each for as long as one that is away, but no less than a lease, as
+//! all of them have to find the leader again first.
 
 use std::collections::HashSet;
 
 use super::broker::{Broker, EarlierLife};
-use super::timers::Due;
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
@@ -15,6 +15,7 @@ use super::lease::Lease;
 use super::limits::Config;
 use super::record::{AttemptEnd, Record};
 use super::state::State;
+use super::timers::Due;
 
 impl Broker {
     /// A broker with the state after the record `index`.
@@ -22,7 +23,8 @@ impl Broker {
         let mut broker = Broker::begin(config, now);
         broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
         (broker.state, broker.proposals.index) = (state, index);
-        let mut order: Vec<(u64, JobId)> = broker.state.jobs().map(|job| (job.seq, job.id())).collect();
+        let mut order: Vec<(u64, JobId)> =
+            broker.state.jobs().map(|job| (job.seq, job.id())).collect();
         order.sort_unstable();
         let classic = broker.classic_workers();
         for (_, id) in &order {
@@ -32,7 +34,8 @@ impl Broker {
         for (_, id) in order {
             let Some(job) = broker.state.job(id) else { continue };
             let is_told = job.delivered || job.child_of.is_some();
-            let (client, run, needs_client) = (job.submission.client.clone(), job.run, job.needs_client());
+            let (client, run, needs_client) =
+                (job.submission.client.clone(), job.run, job.needs_client());
             match job.phase {
                 Phase::Queued { not_before } => {
                     if needs_client {
@@ -67,23 +70,26 @@ impl Broker {
     fn classic_leases(&self) -> impl Iterator<Item = (JobId, WorkerId, Lease)> {
         self.state.jobs().filter_map(|job| {
             let Phase::Leased { worker, attempt, class } = job.phase else { return None };
-            (class != WorkerClass::Leasing).then(|| (job.id(), worker, Lease::given(job.run, attempt)))
+            (class != WorkerClass::Leasing)
+                .then(|| (job.id(), worker, Lease::given(job.run, attempt)))
         })
     }
 
-    /// Workers that are known to be classic, by the jobs that they had. The log says so of assignments alone, and what waits for
-    /// such a worker mostly waits behind one.
+    /// Workers that are known to be classic, by the jobs that they had. The log says so of
+    /// assignments alone, and what waits for such a worker mostly waits behind one.
     fn classic_workers(&self) -> HashSet<WorkerId> {
         self.classic_leases().map(|(_, worker, _)| worker).collect()
     }
 
-    /// The worker that has a job, or that alone may have it, is expected back, unless it is a classic one: those come back as
-    /// others.
+    /// The worker that has a job, or that alone may have it, is expected back, unless it is a
+    /// classic one: those come back as others.
     fn expect_workers_of(&mut self, id: JobId, classic: &HashSet<WorkerId>) {
         let Some(job) = self.state.job(id) else { return };
         let (worker, held) = match (&job.phase, job.child_of) {
             // It is lost, as soon as the rest is known.
-            (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => return,
+            (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => {
+                return;
+            }
             (Phase::Leased { worker, attempt, class: WorkerClass::Leasing }, _) => {
                 let (run, attempt) = (job.run, *attempt);
                 self.locality.holdings.expect(*worker, id, job.datasets());
@@ -93,7 +99,13 @@ impl Broker {
             }
             (Phase::Queued { .. }, Some((_, worker))) if classic.contains(&worker) => return,
             (Phase::Queued { .. }, Some((_, worker))) => (worker, None),
-            (Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. }, _) => {
+            (
+                Phase::Queued { .. }
+                | Phase::Gathering { .. }
+                | Phase::Done { .. }
+                | Phase::Dead { .. },
+                _,
+            ) => {
                 return;
             }
         };
@@ -103,9 +115,10 @@ impl Broker {
         }
     }
 
-    /// A classic worker's connection ended with the last life of the leader, and what it ran with that: it never comes back with a
-    /// job. That is the leader's doing and no fault of the job, so the attempt does not count, and the job does not wait for it,
-    /// however often that happens.
+    /// A classic worker's connection ended with the previous run of the leader, and what it ran
+    /// with that: it never comes back with a job. That is the leader's doing and no fault of the
+    /// job, so the attempt does not count, and the job does not wait for it, however often that
+    /// happens.
     fn lose_what_classic_workers_had(&mut self) {
         let had: Vec<(JobId, WorkerId, Lease)> = self.classic_leases().collect();
         for (id, worker, lease) in had {
@@ -114,7 +127,14 @@ impl Broker {
                 Some(_) => self.attempt_over(worker, id, lease, why, true),
                 None => {
                     let not_before = self.now;
-                    self.propose(Record::Requeue { job: id, run, attempt, why, counts: false, not_before });
+                    self.propose(Record::Requeue {
+                        job: id,
+                        run,
+                        attempt,
+                        why,
+                        counts: false,
+                        not_before,
+                    });
                 }
             }
         }

@@ -1,7 +1,9 @@
-//! After an attempt that ended without a result: the job waits and is tried again, or is dead (RT03, C06). And waiting times that
-//! double: between deliveries of a job and between attempts to connect (CL08).
+//! After an attempt that ended without a result: the job waits and is tried again, or is dead
+//! (RT03, C06). And waiting times that double: between deliveries of a job and between attempts to
+//! connect (CL08).
 //!
-//! Both are pure: who wants a spread brings the entropy. The broker takes it from ids, so that a seed replays a run.
+//! Both are pure: who wants a spread brings the entropy. The broker takes it from ids, so that a
+//! seed replays a run.
 
 use std::time::Duration;
 
@@ -29,18 +31,23 @@ impl Backoff {
     pub const DELIVERY: Backoff =
         Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30), jitter_percent: 20 };
 
-    /// Between attempts of a job that no worker has room for: 1 s, doubling to 60 s, 20 % either way.
+    /// Between attempts of a job that no worker has room for: 1 s, doubling to 60 s, 20 % either
+    /// way.
     pub const NO_ROOM: Backoff =
         Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60), jitter_percent: 20 };
 
     /// Between attempts to connect: 0.5 s, doubling to 30 s, 20 % either way (CL08).
-    pub const CONNECT: Backoff =
-        Backoff { first: Duration::from_millis(500), max: Duration::from_secs(30), jitter_percent: 20 };
+    pub const CONNECT: Backoff = Backoff {
+        first: Duration::from_millis(500),
+        max: Duration::from_secs(30),
+        jitter_percent: 20,
+    };
 
     /// The waiting time after failure number `failures`, which counts from 1; nothing after none.
     pub fn delay(&self, failures: u32, entropy: u64) -> Duration {
         let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
-        let whole = 2u32.checked_pow(doublings).map_or(self.max, |times| self.first.saturating_mul(times));
+        let whole =
+            2u32.checked_pow(doublings).map_or(self.max, |times| self.first.saturating_mul(times));
         let whole_us = u64::try_from(whole.min(self.max).as_micros()).unwrap_or(u64::MAX);
         let spread = whole_us.saturating_mul(u64::from(self.jitter_percent)) / 100;
         let offset = match spread {
@@ -111,27 +118,29 @@ impl Over {
     }
 
     fn counts(&self) -> bool {
-        // Inputs that stall are its client's doing, and say nothing of the job. Where the worker lacked
-        // something it never started; how often that may happen has a limit of its own.
+        // Inputs that stall are its client's doing, and say nothing of the job. Where the worker
+        // lacked something it never started; how often that may happen has a limit of its own.
         let says_nothing = self.why == AttemptEnd::InputsStalled || self.why.lack().is_some();
         self.why == AttemptEnd::InputsBad || !says_nothing && self.stage > LeaseStage::Given
     }
 
-    /// Also what does not count makes the next one wait: nothing may go round and round without a pause.
+    /// Also what does not count makes the next one wait: nothing may go round and round without a
+    /// pause.
     fn wait(&self) -> Duration {
         let before = u32::try_from(self.before).unwrap_or(u32::MAX);
         let failures = match (self.why == AttemptEnd::TimedOut, self.is_classic) {
             // A classic worker's time is that of the schedule: it has waited already.
             (true, true) => 0,
             (true, false) => before.saturating_add(1),
-            // A first loss is requeued at once; a job that loses worker after worker may be what kills them.
+            // A first loss is requeued at once; a job that loses worker after worker may be what
+            // kills them.
             (false, _) => before,
         };
         Backoff::DELIVERY.delay(failures, self.entropy)
     }
 
-    /// The worker had no room for the inputs: the job goes to another, or is tried again after a while where there is none. One that
-    /// fits nowhere must not go round for ever.
+    /// The worker had no room for the inputs: the job goes to another, or is tried again after a
+    /// while where there is none. One that fits nowhere must not go round for ever.
     fn wait_for_room(&self) -> Option<Duration> {
         let times = self.no_room_before + 1;
         match self.is_room_elsewhere {
@@ -147,8 +156,11 @@ impl Over {
 
 impl Broker {
     pub(super) fn lose_all(&mut self, worker: WorkerId, why: AttemptEnd) {
-        let held: Vec<JobId> =
-            self.workers.get(worker).map(|worker| worker.held.keys().copied().collect()).unwrap_or_default();
+        let held: Vec<JobId> = self
+            .workers
+            .get(worker)
+            .map(|worker| worker.held.keys().copied().collect())
+            .unwrap_or_default();
         for job in held {
             self.lose(worker, job, why);
         }
@@ -175,7 +187,8 @@ impl Broker {
         if let (Some(lack), Some(worker)) = (lack, self.workers.get_mut(worker)) {
             worker.lacked = Some((lack, self.now));
         }
-        // One that has ended keeps its worker's place until that answers; that is all that is lost with it.
+        // One that has ended keeps its worker's place until that answers; that is all that is lost
+        // with it.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {
             // An earlier job of that id was dropped, and this is what the worker had of it.
@@ -195,7 +208,8 @@ impl Broker {
             is_room_elsewhere: lack.is_some() && self.may_find_room_elsewhere(job, Some(worker)),
             entropy: id.0.as_u64_pair().1 ^ u64::from(attempt.0),
         };
-        // An assignment that is not applied yet is found stale when its turn comes, unless it is the one that holds.
+        // An assignment that is not applied yet is found stale when its turn comes, unless it is
+        // the one that holds.
         let record = match over.next(self.config.attempts_max) {
             Next::Orphaned => Record::Orphan { at: self.now, job: id, run },
             Next::Dead => Record::Dlq { at: self.now, job: id, run, attempt, why },
@@ -220,7 +234,8 @@ mod tests {
 
     #[test]
     fn rt03_deliveries_wait_one_second_doubling_to_thirty_within_a_fifth() {
-        for (failures, seconds) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (7, 30), (u32::MAX, 30)]
+        for (failures, seconds) in
+            [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (7, 30), (u32::MAX, 30)]
         {
             let whole = Duration::from_secs(seconds);
             let delays: Vec<Duration> =
@@ -241,7 +256,8 @@ mod tests {
     #[test]
     fn cl08_connecting_waits_half_a_second_first() {
         let still = Backoff { jitter_percent: 0, ..Backoff::CONNECT };
-        let delays: Vec<u128> = (1..=8).map(|failures| still.delay(failures, 0).as_millis()).collect();
+        let delays: Vec<u128> =
+            (1..=8).map(|failures| still.delay(failures, 0).as_millis()).collect();
         assert_eq!(delays, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
     }
 
@@ -267,14 +283,20 @@ mod tests {
         let classic = Over { is_classic: true, ..OVER };
         assert_eq!(classic.next(3), Next::Again { counts: true, wait: Duration::ZERO });
         let again = Over { before: 2, ..lost };
-        assert_eq!(again.next(3), Next::Again { counts: true, wait: Backoff::DELIVERY.delay(2, 7) });
+        assert_eq!(
+            again.next(3),
+            Next::Again { counts: true, wait: Backoff::DELIVERY.delay(2, 7) }
+        );
     }
 
     #[test]
     fn c06_what_was_not_begun_does_not_count_and_the_last_attempt_that_does_is_the_end() {
         assert_eq!(Over { spent: 2, ..OVER }.next(3), Next::Dead);
         let given = Over { spent: 2, stage: LeaseStage::Given, ..OVER };
-        assert_eq!(given.next(3), Next::Again { counts: false, wait: Backoff::DELIVERY.delay(1, 7) });
+        assert_eq!(
+            given.next(3),
+            Next::Again { counts: false, wait: Backoff::DELIVERY.delay(1, 7) }
+        );
         assert_eq!(Over { why: AttemptEnd::InputsBad, ..given }.next(3), Next::Dead);
         let stalled = Over { why: AttemptEnd::InputsStalled, spent: 2, ..OVER };
         assert_eq!(stalled.next(3), Next::Again { counts: false, wait: Duration::ZERO });
@@ -291,10 +313,14 @@ mod tests {
     #[test]
     fn a_job_that_fits_nowhere_does_not_go_round_for_ever() {
         let full = Over { why: AttemptEnd::DiskFull, ..OVER };
-        let next =
-            |no_room_before, is_room_elsewhere| Over { no_room_before, is_room_elsewhere, ..full }.next(3);
+        let next = |no_room_before, is_room_elsewhere| {
+            Over { no_room_before, is_room_elsewhere, ..full }.next(3)
+        };
         assert_eq!(next(0, true), Next::Again { counts: false, wait: Duration::ZERO });
-        assert_eq!(next(0, false), Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(1, 7) });
+        assert_eq!(
+            next(0, false),
+            Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(1, 7) }
+        );
         assert_eq!(next(NO_ROOM_ATTEMPTS_MAX - 1, false), Next::Dead);
         assert_eq!(next(HISTORY_MAX - 1, true), Next::Dead);
     }

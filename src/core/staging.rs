@@ -1,10 +1,11 @@
-//! Jobs for classic workers whose inputs are too large for a frame (C01). Where only classic workers ask for such a job, and one of them has an
-//! agent, the leader is told to make a dataset of the inputs. As long as that is kept the job names it and need not go by transfer; that
-//! the agent gets it, and then the worker the job, is as with any other dataset. A worker that takes transfers may have the job all the
-//! same, by those.
+//! Jobs for classic workers whose inputs are too large for a frame (C01). Where only classic
+//! workers ask for such a job, and one of them has an agent, the leader is told to make a dataset
+//! of the inputs. As long as that is kept the job names it and need not go by transfer; that the
+//! agent gets it, and then the worker the job, is as with any other dataset. A worker that takes
+//! transfers may have the job all the same, by those.
 //!
-//! What the dataset is made of and how is the leader's matter; that a job is staged, or is not any more, the state notes when the dataset is
-//! put or removed.
+//! What the dataset is made of and how is the leader's matter; that a job is staged, or is not any
+//! more, the state notes when the dataset is put or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use std::time::Duration;
 use super::action::Action;
 use super::broker::Broker;
 use super::dataset::Dataset;
-use super::timers::Due;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::{InputsState, Job, Phase};
 use super::payload::PayloadKind;
 use super::record::Record;
 use super::subject::RoutingKey;
+use super::timers::Due;
 
-/// Jobs whose inputs are datasets, or are being made datasets, at a time: they take their place on the leader's disk twice.
+/// Jobs whose inputs are datasets, or are being made datasets, at a time: they take their place on
+/// the leader's disk twice.
 pub const STAGED_MAX: usize = 16;
 
 /// The same of one client.
@@ -82,13 +84,14 @@ impl Staging {
 }
 
 impl Broker {
-    /// Has datasets made of the inputs of jobs that wait for classic workers which have agents, as many as there may be; clients that have the
-    /// fewest come first.
+    /// Has datasets made of the inputs of jobs that wait for classic workers which have agents, as
+    /// many as there may be; clients that have the fewest come first.
     pub(super) fn stage_inputs(&mut self) {
         if !std::mem::take(&mut self.staging.woken) {
             return;
         }
-        let workers: Vec<WorkerId> = self.locality.holdings.pairs().map(|(worker, _)| worker).collect();
+        let workers: Vec<WorkerId> =
+            self.locality.holdings.pairs().map(|(worker, _)| worker).collect();
         let made = self.state.staged_datasets().count();
         if workers.is_empty() && made == 0 {
             return;
@@ -98,7 +101,9 @@ impl Broker {
             return self.free_places();
         }
         let wanted = |key: &RoutingKey| {
-            let wants = |id: &WorkerId| self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()));
+            let wants = |id: &WorkerId| {
+                self.workers.get(*id).is_some_and(|found| found.wants(key.as_str()))
+            };
             workers.iter().any(wants) && self.lacks_transfers(key).is_some()
         };
         let made = self.state.staged_datasets().map(|(job, _)| job);
@@ -114,7 +119,8 @@ impl Broker {
                 if has >= STAGED_OF_CLIENT_MAX {
                     continue;
                 }
-                let may_stage = |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_stage(job));
+                let may_stage =
+                    |id: &JobId| self.state.job(*id).is_some_and(|job| self.may_stage(job));
                 let mut open = jobs.filter(|id| !self.staging.not_now.contains_key(id));
                 let next = open.by_ref().take(LOOKS_PER_CLIENT_MAX).find(may_stage);
                 if next.is_some() && !self.may_run(client) {
@@ -149,13 +155,18 @@ impl Broker {
         idle.into_iter().for_each(|cache| self.remove_dataset(cache));
     }
 
-    /// Whether a dataset is to be made of a job's inputs now: all of them are here, and none is being made.
+    /// Whether a dataset is to be made of a job's inputs now: all of them are here, and none is
+    /// being made.
     fn may_stage(&self, job: &Job) -> bool {
         let is_queued = matches!(job.phase, Phase::Queued { .. });
-        is_queued && !job.is_announced() && !self.staging.under_way.contains(&job.id()) && self.can_stage(job)
+        is_queued
+            && !job.is_announced()
+            && !self.staging.under_way.contains(&job.id())
+            && self.can_stage(job)
     }
 
-    /// Whether a classic worker with an agent can have a job by a dataset of its inputs, as far as is known.
+    /// Whether a classic worker with an agent can have a job by a dataset of its inputs, as far as
+    /// is known.
     pub(super) fn can_stage(&self, job: &Job) -> bool {
         let is_plain = !job.submission.to_all && job.child_of.is_none();
         let is_here = job.inputs != InputsState::PassedOn;
@@ -178,7 +189,8 @@ impl Broker {
         self.propose(Record::Stage { job, dataset });
     }
 
-    /// The job whose inputs are put or removed as a dataset by a record: where it waits depends on that.
+    /// The job whose inputs are put or removed as a dataset by a record: where it waits depends on
+    /// that.
     pub(super) fn staged_by(&self, record: &Record) -> Option<JobId> {
         if let Record::Stage { job, .. } = record {
             return Some(*job);
@@ -186,12 +198,15 @@ impl Broker {
         self.state.staged_for(record.dataset()?.0)
     }
 
-    /// A dataset of a job's inputs is about to be put or removed: the job leaves the place where it waits, as it will be another.
+    /// A dataset of a job's inputs is about to be put or removed: the job leaves the place where it
+    /// waits, as it will be another.
     pub(super) fn take_out(&mut self, id: JobId) {
-        let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. })) else {
+        let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. }))
+        else {
             return;
         };
-        let (key, client, place) = (job.submission.key.clone(), job.submission.client.clone(), job.place());
+        let (key, client, place) =
+            (job.submission.key.clone(), job.submission.client.clone(), job.place());
         self.queues.remove(&key, &client, place);
         self.forget_delay(id);
     }
@@ -200,12 +215,14 @@ impl Broker {
     pub(super) fn inputs_changed(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.staging.wake();
-        if let Some(Phase::Queued { not_before }) = self.state.job(id).map(|job| job.phase.clone()) {
+        if let Some(Phase::Queued { not_before }) = self.state.job(id).map(|job| job.phase.clone())
+        {
             self.wait_until(id, not_before);
         }
     }
 
-    /// No dataset is made of a job's inputs, for now or at all: it waits for a worker that takes transfers.
+    /// No dataset is made of a job's inputs, for now or at all: it waits for a worker that takes
+    /// transfers.
     pub(super) fn not_staged(&mut self, id: JobId, why: Arc<str>, again: bool) {
         self.staging.under_way.remove(&id);
         self.staging.wake();
@@ -233,10 +250,12 @@ impl Broker {
         self.dirty = true;
     }
 
-    /// An agent could not hold a dataset, or lost it before it was of use. If it is a job's inputs and no other agent can be asked, the dataset goes:
-    /// it is made anew later.
+    /// An agent could not hold a dataset, or lost it before it was of use. If it is a job's inputs
+    /// and no other agent can be asked, the dataset goes: it is made anew later.
     pub(super) fn agent_failed(&mut self, cache: &CacheId) {
-        let Some(job) = self.state.staged_for(cache).and_then(|id| self.state.job(id)) else { return };
+        let Some(job) = self.state.staged_for(cache).and_then(|id| self.state.job(id)) else {
+            return;
+        };
         if !job.is_staged() || !matches!(job.phase, Phase::Queued { .. }) {
             return;
         }
@@ -252,7 +271,8 @@ impl Broker {
         self.remove_dataset(cache.clone());
     }
 
-    /// A job has ended, or is dead: it needs no dataset of its inputs. One that gets another run is staged anew.
+    /// A job has ended, or is dead: it needs no dataset of its inputs. One that gets another run is
+    /// staged anew.
     pub(super) fn end_staging(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.forget_not_now(id);

@@ -1,7 +1,8 @@
 //! The state of the broker and the one function that changes it.
 //!
-//! `apply` is called with committed records only, in their order, and nowhere else is a job changed. It decides nothing:
-//! a record that does not fit the state any more (a late requeue, a second result) changes nothing and says so.
+//! `apply` is called with committed records only, in their order, and nowhere else is a job
+//! changed. It decides nothing: a record that does not fit the state any more (a late requeue, a
+//! second result) changes nothing and says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +60,6 @@ pub enum Applied {
 }
 
 impl State {
-    /// A job.
     pub fn job(&self, job: JobId) -> Option<&Job> {
         self.jobs.get(&job).map(Box::as_ref)
     }
@@ -124,12 +124,12 @@ impl State {
         self.staged.get(cache).copied()
     }
 
-    /// The ids under which there was a dataset, as far as that is kept in mind, and is none.
+    /// The ids under which there was a dataset, as far as that is remembered, and is none.
     pub fn datasets_removed(&self) -> impl Iterator<Item = &CacheId> {
         self.datasets_removed.iter()
     }
 
-    /// Whether what was under an id was removed, as far as that is kept in mind.
+    /// Whether what was under an id was removed, as far as that is remembered.
     pub fn is_dataset_removed(&self, cache: &CacheId) -> bool {
         self.datasets_removed.contains(cache)
     }
@@ -139,8 +139,8 @@ impl State {
         self.seq
     }
 
-    /// The state that these parts were of, in any order: the rest follows from them. A dataset that is a job's inputs comes with
-    /// that job.
+    /// The state that these parts were of, in any order: the rest follows from them. A dataset that
+    /// is a job's inputs comes with that job.
     pub fn restore(
         jobs: impl IntoIterator<Item = Job>,
         caps: impl IntoIterator<Item = (ClientId, u32)>,
@@ -148,8 +148,10 @@ impl State {
         datasets_removed: impl IntoIterator<Item = CacheId>,
         seq: u64,
     ) -> Self {
-        let jobs: BTreeMap<JobId, Box<Job>> = jobs.into_iter().map(|job| (job.id(), Box::new(job))).collect();
-        let (caps, datasets_removed) = (caps.into_iter().collect(), datasets_removed.into_iter().collect());
+        let jobs: BTreeMap<JobId, Box<Job>> =
+            jobs.into_iter().map(|job| (job.id(), Box::new(job))).collect();
+        let (caps, datasets_removed) =
+            (caps.into_iter().collect(), datasets_removed.into_iter().collect());
         let mut state = State { caps, datasets_removed, seq, ..State::default() };
         for (dataset, staged_for) in datasets {
             state.staged.extend(staged_for.map(|job| (dataset.cache.clone(), job)));
@@ -182,20 +184,32 @@ impl State {
                     let children = job.children.iter().filter_map(|child| self.job(*child));
                     let open = children.filter(|child| !child.has_ended()).count();
                     if open != *left {
-                        return Err(format!("{id} waits for {left} children, and {open} have not ended"));
+                        return Err(format!(
+                            "{id} waits for {left} children, and {open} have not ended"
+                        ));
                     }
                 }
-                Phase::Queued { .. } | Phase::Leased { .. } | Phase::Done { .. } | Phase::Dead { .. } => {}
+                Phase::Queued { .. }
+                | Phase::Leased { .. }
+                | Phase::Done { .. }
+                | Phase::Dead { .. } => {}
             }
         }
         if running != self.running {
             return Err(format!("{running:?} run, and {:?} are counted", self.running));
         }
         if dead != self.dead {
-            return Err(format!("{} jobs are dead, and {} are listed", dead.len(), self.dead.len()));
+            return Err(format!(
+                "{} jobs are dead, and {} are listed",
+                dead.len(),
+                self.dead.len()
+            ));
         }
         if names_bytes != self.names_bytes {
-            return Err(format!("names have {names_bytes} bytes, and {} are counted", self.names_bytes));
+            return Err(format!(
+                "names have {names_bytes} bytes, and {} are counted",
+                self.names_bytes
+            ));
         }
         Ok(())
     }
@@ -215,7 +229,9 @@ impl State {
             Record::Requeue { job, run, attempt, why, counts, not_before } => {
                 self.requeue(*job, *run, *attempt, *why, *counts, *not_before)
             }
-            Record::Dlq { at, job, run, attempt, why } => self.bury(*at, *job, *run, *attempt, *why),
+            Record::Dlq { at, job, run, attempt, why } => {
+                self.bury(*at, *job, *run, *attempt, *why)
+            }
             Record::Cancel { at, job, run, by } => {
                 self.end(*at, *job, *run, Ending::Cancelled { by: by.clone() })
             }
@@ -248,7 +264,8 @@ impl State {
         }
     }
 
-    /// Keeps a job's inputs as a dataset. A job that waits, and could go by transfer only, needs the dataset instead from now on.
+    /// Keeps a job's inputs as a dataset. A job that waits, and could go by transfer only, needs
+    /// the dataset instead from now on.
     fn stage(&mut self, id: JobId, dataset: &Arc<Dataset>) -> Applied {
         self.staged.insert(dataset.cache.clone(), id);
         if let Some(job) = self.jobs.get_mut(&id)
@@ -260,7 +277,8 @@ impl State {
         self.put_dataset(dataset)
     }
 
-    /// What was under an id is not there any more. If it was a job's inputs, the job goes as it went before. Whether it was.
+    /// What was under an id is not there any more. If it was a job's inputs, the job goes as it
+    /// went before. Whether it was.
     fn unstage(&mut self, cache: &CacheId) -> bool {
         let Some(id) = self.staged.remove(cache) else { return false };
         if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.is_staged()) {
@@ -274,7 +292,8 @@ impl State {
             Some(dataset) if dataset.version == version => {}
             Some(_) | None => return Applied::Stale,
         }
-        // Of those that are a job's inputs there were many, and who has one that is not here knows what that means.
+        // Of those that are a job's inputs there were many, and who has one that is not here knows
+        // what that means.
         if !self.unstage(cache) {
             if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
                 self.datasets_removed.clear();
@@ -303,16 +322,22 @@ impl State {
         let mut job = match (self.jobs.get(&submission.job), submission.inputs) {
             (None, Inputs::Here) => Job::new(at, self.next_seq(), submission.clone()),
             // It keeps its place, and the worker that may have it already.
-            (Some(job), Inputs::Expected) if job.is_announced() && !job.has_ended() => (**job).clone(),
-            (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => return Applied::Stale,
+            (Some(job), Inputs::Expected) if job.is_announced() && !job.has_ended() => {
+                (**job).clone()
+            }
+            (Some(_), Inputs::Here | Inputs::Expected) | (None, Inputs::Expected) => {
+                return Applied::Stale;
+            }
         };
         // It was to wait because they did not come.
-        let waits_for_inputs = job.history.last().is_some_and(|note| note.why == AttemptEnd::InputsStalled);
+        let waits_for_inputs =
+            job.history.last().is_some_and(|note| note.why == AttemptEnd::InputsStalled);
         if let (Phase::Queued { .. }, true) = (&job.phase, waits_for_inputs) {
             job.phase = Phase::Queued { not_before: at };
         }
         // The inputs of a job to all workers are here before any of them gets it.
-        job.inputs = if kept || submission.to_all { InputsState::Kept } else { InputsState::PassedOn };
+        job.inputs =
+            if kept || submission.to_all { InputsState::Kept } else { InputsState::PassedOn };
         if submission.to_all {
             job.phase = Phase::Gathering { left: children.len() };
             job.children = children.iter().map(|(child, _)| *child).collect();
@@ -369,7 +394,9 @@ impl State {
         worker: WorkerId,
         class: WorkerClass,
     ) -> Applied {
-        let Some(job) = self.jobs.get_mut(&job).filter(|job| job.run == run) else { return Applied::Stale };
+        let Some(job) = self.jobs.get_mut(&job).filter(|job| job.run == run) else {
+            return Applied::Stale;
+        };
         let Phase::Queued { .. } = job.phase else { return Applied::Stale };
         job.attempt = attempt;
         job.phase = Phase::Leased { worker, attempt, class };
@@ -391,14 +418,22 @@ impl State {
         let Some(job) = self.take_back(job, run, attempt, why) else { return Applied::Stale };
         job.spent += u32::from(counts);
         job.phase = Phase::Queued { not_before };
-        // What the leader holds does not stall: it has lost some of them, and the client alone can bring those again.
+        // What the leader holds does not stall: it has lost some of them, and the client alone can
+        // bring those again.
         if (why, &job.inputs) == (AttemptEnd::InputsStalled, &InputsState::Kept) {
             job.inputs = InputsState::PassedOn;
         }
         Applied::Changed
     }
 
-    fn bury(&mut self, at: Micros, id: JobId, run: Run, attempt: Attempt, why: AttemptEnd) -> Applied {
+    fn bury(
+        &mut self,
+        at: Micros,
+        id: JobId,
+        run: Run,
+        attempt: Attempt,
+        why: AttemptEnd,
+    ) -> Applied {
         let Some(job) = self.take_back(id, run, attempt, why) else { return Applied::Stale };
         job.spent += 1;
         job.phase = Phase::Dead { at, why };
@@ -410,9 +445,15 @@ impl State {
         Applied::Changed
     }
 
-    /// The job of an attempt that is over, with the worker's hold on it undone. `None` if the attempt is not the one
-    /// that holds it: what comes late changes nothing.
-    fn take_back(&mut self, job: JobId, run: Run, attempt: Attempt, why: AttemptEnd) -> Option<&mut Job> {
+    /// The job of an attempt that is over, with the worker's hold on it undone. `None` if the
+    /// attempt is not the one that holds it: what comes late changes nothing.
+    fn take_back(
+        &mut self,
+        job: JobId,
+        run: Run,
+        attempt: Attempt,
+        why: AttemptEnd,
+    ) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&job).filter(|job| job.run == run)?;
         let Phase::Leased { worker, attempt: held, .. } = job.phase else { return None };
         if held != attempt {
@@ -432,7 +473,8 @@ impl State {
 
     /// Ends a job that has not ended in this run: the first ending wins, whoever brought it (C07).
     fn end(&mut self, at: Micros, id: JobId, run: Run, ending: Ending) -> Applied {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run && !job.has_ended()) else {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.run == run && !job.has_ended())
+        else {
             return Applied::Stale;
         };
         if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {

@@ -1,4 +1,4 @@
-//! Clients: who they are, the jobs they hand in, and where their results go.
+//! Clients: who they are, the jobs they submit, and where their results go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::action::{Action, Refusal, Standing};
 use super::broken;
 use super::broker::{Broker, standing};
 use super::capacity::give_back;
-use super::timers::Due;
 use super::event::{ClientPeer, Inputs, Submission};
 use super::ids::{ClientId, ConnId, JobId, Micros, WorkerId};
 use super::job::Phase;
 use super::payload::PayloadKind;
 use super::record::Record;
 use super::retry::mix;
+use super::timers::Due;
 
 /// Jobs that are being taken or announced, and the bytes of their names.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(super) struct Taking {
     client: ClientId,
     /// With those of its children.
     names_bytes: u64,
-    /// What was handed in, if it is only announced.
+    /// What was submitted, if it is only announced.
     pub(super) announced: Option<Box<Submission>>,
 }
 
@@ -84,8 +84,10 @@ impl Clients {
     /// Connections and clients name each other.
     pub(super) fn check(&self) -> Result<(), String> {
         let pairs: BTreeSet<_> = self.at.iter().map(|(conn, client)| (client, *conn)).collect();
-        let conns =
-            self.conns_of.iter().flat_map(|(client, conns)| conns.iter().map(move |conn| (client, *conn)));
+        let conns = self
+            .conns_of
+            .iter()
+            .flat_map(|(client, conns)| conns.iter().map(move |conn| (client, *conn)));
         if pairs != conns.collect() {
             return Err("clients and their connections do not agree".to_owned());
         }
@@ -105,8 +107,9 @@ struct ClassicClient {
     newest: Option<u64>,
 }
 
-/// How long a classic client that has just come has to submit something new. One that does is a new run of its program, and would take
-/// the results of the last run for its own; one that does not has lost its connection and waits for them.
+/// How long a classic client that has just come has to submit something new. One that does is a new
+/// run of its program, and would take the results of the last run for its own; one that does not
+/// has lost its connection and waits for them.
 const REDELIVERY_WAIT: Duration = Duration::from_secs(2);
 
 impl Broker {
@@ -150,17 +153,19 @@ impl Broker {
         }
     }
 
-    /// Whether a connection may get the result of a job that was not submitted on it. A classic client takes it for one of its own: so
-    /// only as long as it has not submitted anything that is newer.
+    /// Whether a connection may get the result of a job that was not submitted on it. A classic
+    /// client takes it for one of its own: so only as long as it has not submitted anything that is
+    /// newer.
     fn may_redeliver(&self, conn: ConnId, seq: u64) -> bool {
         self.clients.classic.get(&conn).is_none_or(|classic| {
             classic.from <= self.now && classic.newest.is_none_or(|newest| newest < seq)
         })
     }
 
-    /// Whether a connection may still get a result that was to go to it. While the result waited its turn a classic client may have
-    /// submitted something new: then it is another run of its program, and the result is not for that. And any client may have
-    /// said hello again, under another name.
+    /// Whether a connection may still get a result that was to go to it. While the result waited
+    /// its turn a classic client may have submitted something new: then it is another run of its
+    /// program, and the result is not for that. And any client may have said hello again, under
+    /// another name.
     pub fn may_get(&self, conn: ConnId, id: JobId) -> bool {
         self.state.job(id).is_none_or(|job| {
             self.submitter_of(id, &job.submission.client) == Some(conn)
@@ -199,8 +204,8 @@ impl Broker {
             return;
         }
         if let Some(known) = self.state.job(id) {
-            let is_same =
-                known.submission.fingerprint == job.fingerprint && known.submission.client == job.client;
+            let is_same = known.submission.fingerprint == job.fingerprint
+                && known.submission.client == job.client;
             if is_same && known.child_of.is_none() {
                 self.submitted_again(conn, id);
             } else {
@@ -208,7 +213,8 @@ impl Broker {
             }
             return;
         }
-        let (held, limit) = (self.state.job_count() + self.intake.enqueuing.len(), self.config.jobs_max);
+        let (held, limit) =
+            (self.state.job_count() + self.intake.enqueuing.len(), self.config.jobs_max);
         let children = if job.to_all { self.children_of(&job) } else { Vec::new() };
         // Children are called as their job is.
         let names_bytes = job.names_bytes().saturating_mul(children.len() as u64 + 1);
@@ -221,10 +227,16 @@ impl Broker {
             () if self.draining => Some(Refusal::Draining),
             () if held + children.len() >= limit => Some(Refusal::Full { held, limit }),
             () if names_held.saturating_add(names_bytes) > names_limit => {
-                Some(Refusal::NamesFull { bytes: names_bytes, held: names_held, limit: names_limit })
+                Some(Refusal::NamesFull {
+                    bytes: names_bytes,
+                    held: names_held,
+                    limit: names_limit,
+                })
             }
             () if children.iter().any(is_taken) => Some(Refusal::Conflict { job: id }),
-            () if job.to_all && children.is_empty() || job.require_worker => self.no_worker_for(&job),
+            () if job.to_all && children.is_empty() || job.require_worker => {
+                self.no_worker_for(&job)
+            }
             () => None,
         };
         if let Some(refusal) = refusal {
@@ -235,8 +247,12 @@ impl Broker {
         }
         let is_announced = job.inputs == Inputs::Expected;
         let announced = is_announced.then(|| Box::new(job.clone()));
-        let taking =
-            Taking { fingerprint: job.fingerprint, client: job.client.clone(), names_bytes, announced };
+        let taking = Taking {
+            fingerprint: job.fingerprint,
+            client: job.client.clone(),
+            names_bytes,
+            announced,
+        };
         self.intake.enqueuing.insert(id, taking);
         self.clients.submitters.insert(id, conn);
         let at = self.now;
@@ -274,18 +290,23 @@ impl Broker {
 
     /// Leaves those workers that read payloads of this kind.
     pub(super) fn retain_readers(&self, kind: PayloadKind, workers: &mut Vec<WorkerId>) {
-        workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.reads >= kind));
+        workers
+            .retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.reads >= kind));
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: Refusal) {
         self.actions.push_back(Action::Refuse { conn, job, refusal });
     }
 
-    /// A job that is known comes again: its client hears where it stands, and gets the stored result (C17).
+    /// A job that is known comes again: its client hears where it stands, and gets the stored
+    /// result (C17).
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
         self.clients.submitters.insert(id, conn);
-        let Some(job) = self.state.job(id) else { return broken!("job {id} came again, and is not known") };
-        let (run, standing, is_announced) = (job.run, standing(job), job.is_announced() && !job.has_ended());
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} came again, and is not known");
+        };
+        let (run, standing, is_announced) =
+            (job.run, standing(job), job.is_announced() && !job.has_ended());
         self.source_came(id);
         self.waits.tell_again(id);
         if is_announced {
@@ -304,11 +325,14 @@ impl Broker {
         self.workers.matching(job.key.as_str(), &mut workers);
         self.retain_readers(job.payload_kind(), &mut workers);
         if job.needs_transfers {
-            workers.retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
+            workers
+                .retain(|worker| self.workers.get(*worker).is_some_and(|worker| worker.transfers));
         }
         let datasets = self.known_datasets(&job.datasets);
         let may_have = |worker: &WorkerId| {
-            self.workers.get(*worker).is_some_and(|worker| self.may_have_datasets(worker, &datasets))
+            self.workers
+                .get(*worker)
+                .is_some_and(|worker| self.may_have_datasets(worker, &datasets))
         };
         workers.retain(may_have);
         let child = |worker: WorkerId| {
@@ -328,12 +352,16 @@ impl Broker {
         for (child, _) in children {
             self.make_ready(*child);
         }
-        let Some(job) = self.state.job(id) else { return broken!("job {id} is taken, and is not known") };
+        let Some(job) = self.state.job(id) else {
+            return broken!("job {id} is taken, and is not known");
+        };
         let run = job.run;
         let (standing, ahead) = match job.phase {
             Phase::Leased { .. } => (Standing::Assigned, 0),
             Phase::Queued { .. } => (Standing::Queued, self.make_ready(id)),
-            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => (Standing::Queued, 0),
+            Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => {
+                (Standing::Queued, 0)
+            }
         };
         let Some(conn) = self.submitter_of(id, &submission.client) else { return };
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
@@ -342,11 +370,16 @@ impl Broker {
 
     /// The connection that submitted a job, if it is there and still its client's.
     pub fn submitter_of(&self, job: JobId, client: &ClientId) -> Option<ConnId> {
-        self.clients.submitters.get(&job).copied().filter(|conn| self.clients.at.get(conn) == Some(client))
+        self.clients
+            .submitters
+            .get(&job)
+            .copied()
+            .filter(|conn| self.clients.at.get(conn) == Some(client))
     }
 
-    /// Sends a result to the connection that submitted the job, else to any of the same client; else it is kept. It counts as
-    /// delivered when [`Event::Delivered`](super::Event::Delivered) says so.
+    /// Sends a result to the connection that submitted the job, else to any of the same client;
+    /// else it is kept. It counts as delivered when [`Event::Delivered`](super::Event::Delivered)
+    /// says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
         let (client, run, seq) = (job.submission.client.clone(), job.run, job.seq);

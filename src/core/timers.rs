@@ -6,8 +6,8 @@ use super::broker::Broker;
 use super::ids::{ConnId, JobId, Micros, WorkerId};
 use super::worker::Presence;
 
-/// A moment at which the broker has to look at something again. What it points to may have changed meanwhile; it is
-/// looked up when its time comes.
+/// A moment at which the broker has to look at something again. What it points to may have changed
+/// meanwhile; it is looked up when its time comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// A lease may be over.
@@ -64,7 +64,9 @@ impl Broker {
 
     /// Looks after a worker's credit later, once however often it answers meanwhile.
     pub(super) fn watch_leak(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else { return };
+        let Some(worker) = self.workers.get_mut(id).filter(|worker| worker.may_leak()) else {
+            return;
+        };
         if !std::mem::replace(&mut worker.leak_watched, true) {
             self.due.insert((self.now.plus(self.config.credit_leak_after), Due::Leak(id)));
         }

@@ -1,8 +1,8 @@
-//! Telling clients that a job waits for a worker that is not there: none matches its key, or none of those takes transfers, reads
-//! its payload or can have its datasets.
+//! Telling clients that a job waits for a worker that is not there: none matches its key, or none
+//! of those takes transfers, reads its payload or can have its datasets.
 //!
-//! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told once, and again when
-//! the cause has changed or its client is on another connection.
+//! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told
+//! once, and again when the cause has changed or its client is on another connection.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,11 @@ use super::job::Job;
 use super::payload::PayloadKind;
 use super::subject::{RoutingKey, matches};
 
-/// Jobs of one key that are told when a worker joins or leaves. A client with more of them has understood by then.
+/// Jobs of one key that are told when a worker joins or leaves. A client with more of them has
+/// understood by then.
 const TOLD_AT_ONCE_MAX: usize = 1000;
 
-/// Keys without jobs that are kept in mind, beside as many as have some.
+/// Keys without jobs that are remembered, beside as many as have some.
 const KEYS_KEPT: usize = 64;
 
 /// Why jobs of a key cannot be given out, as far as that is for want of a worker.
@@ -43,16 +44,21 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// Whether this is news to a client that was told the other. The number of workers alone is none.
+    /// Whether this is news to a client that was told the other. The number of workers alone is
+    /// none.
     fn is_news_after(self, told: Option<Cause>) -> bool {
         match (self, told) {
             (Cause::Worker, Some(Cause::Worker))
             | (Cause::Transfers { .. }, Some(Cause::Transfers { .. }))
             | (Cause::Datasets { .. }, Some(Cause::Datasets { .. }))
             | (Cause::Reader { .. }, Some(Cause::Reader { .. })) => false,
-            (Cause::Worker | Cause::Transfers { .. } | Cause::Datasets { .. } | Cause::Reader { .. }, _) => {
-                true
-            }
+            (
+                Cause::Worker
+                | Cause::Transfers { .. }
+                | Cause::Datasets { .. }
+                | Cause::Reader { .. },
+                _,
+            ) => true,
         }
     }
 }
@@ -113,8 +119,9 @@ impl Broker {
     fn workers_changed(&mut self, changed: &[Vec<String>]) {
         // A key that a wave of workers asked for is looked at once.
         self.waits.causes.retain(|key, _| self.queues.has(key));
-        let concerned =
-            |key: &RoutingKey| changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()));
+        let concerned = |key: &RoutingKey| {
+            changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()))
+        };
         let keys = self.queues.keys().map(|(key, _)| key);
         let keys: Vec<RoutingKey> = keys.filter(|key| concerned(key)).cloned().collect();
         if !keys.is_empty() {
@@ -139,7 +146,12 @@ impl Broker {
         }
         let by_transfer = self.lacks_transfers(key).filter(|_| !self.any_agent(&matching));
         let folders = self.lacks_readers(PayloadKind::Folders, matching.clone());
-        Causes { plain: None, by_transfer, folders, raw: self.lacks_readers(PayloadKind::Raw, matching) }
+        Causes {
+            plain: None,
+            by_transfer,
+            folders,
+            raw: self.lacks_readers(PayloadKind::Raw, matching),
+        }
     }
 
     /// Whether none of these workers reads payloads of this kind.
@@ -153,14 +165,16 @@ impl Broker {
     pub(super) fn lacks_transfers(&self, key: &RoutingKey) -> Option<Cause> {
         let mut matching = Vec::new();
         self.workers.matching(key.as_str(), &mut matching);
-        let takes = |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
+        let takes =
+            |worker: &WorkerId| self.workers.get(*worker).is_some_and(|worker| worker.transfers);
         match matching.len() {
             0 => Some(Cause::Worker),
             workers => (!matching.iter().any(takes)).then_some(Cause::Transfers { workers }),
         }
     }
 
-    /// Whether no worker that matches can have the datasets that a job names. Another job of the same key may name others.
+    /// Whether no worker that matches can have the datasets that a job names. Another job of the
+    /// same key may name others.
     fn lacks_datasets(&self, job: &Job) -> Option<Cause> {
         if job.datasets().is_empty() {
             return None;
@@ -197,12 +211,14 @@ impl Broker {
         };
         let cause = cause.or_else(|| self.lacks_datasets(job));
         let told = self.waits.told.get(&id).copied();
-        let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.submission.client)) else {
+        let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.submission.client))
+        else {
             self.waits.forget(id);
             return;
         };
         // It may have been given out meanwhile, or taken out.
-        let is_waiting = self.queues.contains(&job.submission.key, &job.submission.client, job.place());
+        let is_waiting =
+            self.queues.contains(&job.submission.key, &job.submission.client, job.place());
         if is_waiting && cause.is_news_after(told) {
             let key = job.submission.key.to_string();
             let why = match cause {

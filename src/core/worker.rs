@@ -1,4 +1,5 @@
-//! The workers that are connected, or were a moment ago: what they offer, what they hold. None of it outlives the leader.
+//! The workers that are connected, or were a moment ago: what they offer, what they hold. None of
+//! it outlives the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,10 +15,8 @@ use super::record::Lack;
 use super::subject::{SubjectTree, matches, subscriptions};
 use super::{broken, count_down};
 
-/// A worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Its id.
     pub id: WorkerId,
     /// What it calls itself.
     pub name: Arc<str>,
@@ -41,16 +40,19 @@ pub struct Worker {
     pub reads: PayloadKind,
     /// What its first offer was, and what it has offered in all.
     offered: Option<(u64, u64)>,
-    /// What it offered beyond that, before the answers that pay for it were here: no more than it owes. A large answer
-    /// is overtaken by the offer behind it, as it counts only when all of it is kept.
+    /// What it offered beyond that, before the answers that pay for it were here: no more than it
+    /// owes. A large answer is overtaken by the offer behind it, as it counts only when all of it
+    /// is kept.
     ahead: u64,
-    /// What it seemed to have lost and was given: if it was only late, it is no second one.
+    /// What it seemed to have lost and was given: if it was only late, it is not a second one.
     lent: u64,
-    /// Jobs it was sent on this connection, or brought along, and how many answers it owes for each. A job that was taken
-    /// from it is still one it may answer; as every one took a credit, there are no more than it offered.
+    /// Jobs it was sent on this connection, or brought along, and how many answers it owes for
+    /// each. A job that was taken from it is still one it may answer; as every one took a credit,
+    /// there are no more than it offered.
     sent: BTreeMap<JobId, u32>,
-    /// Jobs that were taken from it because it could not have their inputs, and that it has not answered for. It gets
-    /// none of them again before, or its answer would be taken for the next attempt's.
+    /// Jobs that were taken from it because it could not have their inputs, and that it has not
+    /// answered for. It gets none of them again before, or its answer would be taken for the next
+    /// attempt's.
     refused: BTreeSet<JobId>,
     /// Answers it has given to them.
     answered: u64,
@@ -70,16 +72,17 @@ pub struct Worker {
     early_credit: i32,
     /// When it last said anything.
     pub(super) heard_at: Micros,
-    /// Whether it let a lease run out and has said nothing since. It is given nothing until it does.
+    /// Whether it let a lease run out and has said nothing since. It is given nothing until it
+    /// does.
     pub(super) silent: bool,
-    /// What it lacked for a job that it handed back, and when, if no such job has ended there since.
+    /// What it lacked for a job that it handed back, and when, if no such job has ended there
+    /// since.
     pub lacked: Option<(Lack, Micros)>,
 }
 
 /// Whether a worker is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Connected.
     Here(ConnId),
     /// Away since then, and expected back.
     Away(Micros),
@@ -119,7 +122,6 @@ impl Worker {
         }
     }
 
-    /// Its connection.
     pub fn conn(&self) -> Option<ConnId> {
         match self.presence {
             Presence::Here(conn) => Some(conn),
@@ -135,7 +137,11 @@ impl Worker {
     /// Whether it can be given a job now.
     pub fn has_room(&self) -> bool {
         let one_at_a_time = self.class == WorkerClass::OneAtATime && !self.held.is_empty();
-        self.credit > 0 && self.has_place() && self.conn().is_some() && !one_at_a_time && !self.silent
+        self.credit > 0
+            && self.has_place()
+            && self.conn().is_some()
+            && !one_at_a_time
+            && !self.silent
     }
 
     /// What it has not answered for takes a place, whatever it offered meanwhile. What has ended
@@ -152,21 +158,24 @@ impl Worker {
         self.held.values().filter(|lease| lease.stage == LeaseStage::Returning).count()
     }
 
-    /// Takes an offer of credit, within reason: nothing below one and no more than a message may bring (CR04). Who said
-    /// how many jobs it runs at a time gets no more; any other gets, over time, no more than it first offered and has
-    /// answered since, so that a peer that counts wrong cannot flood itself (C17).
+    /// Takes an offer of credit, within reason: nothing below one and no more than a message may
+    /// bring (CR04). Who said how many jobs it runs at a time gets no more; any other gets, over
+    /// time, no more than it first offered and has answered since, so that a peer that counts wrong
+    /// cannot flood itself (C17).
     pub fn offer(&mut self, delta: i32) {
         if self.owes_inventory {
             self.early_credit = self.early_credit.saturating_add(delta.max(0));
             return;
         }
-        let Some(delta) = u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)).ok().filter(|delta| *delta > 0)
+        let Some(delta) =
+            u64::try_from(delta.min(CREDIT_PER_MESSAGE_MAX)).ok().filter(|delta| *delta > 0)
         else {
             return;
         };
         let (first, so_far) = self.offered.unwrap_or((delta, 0));
         let room = match self.parallel_max {
-            // Not less for what it holds: it may have a result on its way for that, and does not offer twice.
+            // Not less for what it holds: it may have a result on its way for that, and does not
+            // offer twice.
             Some(parallel_max) => u64::from(parallel_max.saturating_sub(self.credit)),
             None => first.saturating_add(self.answered).saturating_sub(so_far),
         };
@@ -228,7 +237,8 @@ impl Worker {
         self.refused.insert(job);
     }
 
-    /// Whether it could be given this job, as far as its own books tell: nothing of an earlier attempt is open.
+    /// Whether it could be given this job, as far as its own books tell: nothing of an earlier
+    /// attempt is open.
     pub(super) fn is_done_with(&self, job: JobId) -> bool {
         !self.held.contains_key(&job) && !self.refused.contains(&job)
     }
@@ -251,7 +261,8 @@ impl Worker {
         }
     }
 
-    /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep, they mean to (CR10).
+    /// Whether it may forget to offer again what it has answered for. Ours do not: what they keep,
+    /// they mean to (CR10).
     pub fn may_leak(&self) -> bool {
         match self.class {
             WorkerClass::Leasing => false,
@@ -259,8 +270,8 @@ impl Worker {
         }
     }
 
-    /// Credits that seem lost: it runs nothing, offers nothing, and has answered for so many more than it offered again
-    /// (CR09).
+    /// Credits that seem lost: it runs nothing, offers nothing, and has answered for so many more
+    /// than it offered again (CR09).
     pub fn lost_credits(&self) -> i32 {
         if self.conn().is_none() || self.credit > 0 || !self.held.is_empty() {
             return 0;
@@ -288,15 +299,14 @@ pub struct Workers {
     changed: Vec<Vec<String>>,
 }
 
-/// Up to so many workers with room are asked one by one whether they want a key; more are looked up in the tree.
+/// Up to so many workers with room are asked one by one whether they want a key; more are looked up
+/// in the tree.
 const ROOMY_FEW: usize = 16;
 
 /// What a worker brings along when it says hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Where.
     pub conn: ConnId,
-    /// Who.
     pub worker: WorkerId,
     /// What it calls itself.
     pub name: Arc<str>,
@@ -304,7 +314,8 @@ pub struct Hello {
     pub class: WorkerClass,
     /// What it asked for, as [`worker_patterns`](super::subject::worker_patterns) reads it.
     pub patterns: Vec<String>,
-    /// Jobs it runs at a time, if it said. None at all is an agent, which keeps datasets for others: no job matches it.
+    /// Jobs it runs at a time, if it said. None at all is an agent, which keeps datasets for
+    /// others: no job matches it.
     pub parallel_max: Option<u32>,
     /// Whether it can take inputs as transfers.
     pub transfers: bool,
@@ -320,7 +331,6 @@ impl Workers {
         self.all.values()
     }
 
-    /// One.
     pub fn get(&self, worker: WorkerId) -> Option<&Worker> {
         self.all.get(&worker)
     }
@@ -332,8 +342,8 @@ impl Workers {
         Some(found)
     }
 
-    /// Whether any has room. Most of the time most workers are busy, so this and [`Workers::roomy`] look only at those to
-    /// which something happened.
+    /// Whether any has room. Most of the time most workers are busy, so this and [`Workers::roomy`]
+    /// look only at those to which something happened.
     pub fn any_roomy(&mut self) -> bool {
         while let Some(worker) = self.touched.pop_first() {
             if self.get(worker).is_some_and(Worker::has_room) {
@@ -358,13 +368,15 @@ impl Workers {
         std::mem::take(&mut self.woken)
     }
 
-    /// The ones that asked for a key and had room when [`Workers::any_roomy`] was last asked, in the order of their ids.
+    /// The ones that asked for a key and had room when [`Workers::any_roomy`] was last asked, in
+    /// the order of their ids.
     pub fn roomy(&self, key: &str, out: &mut Vec<WorkerId>) {
         if self.roomy.len() > ROOMY_FEW {
             self.matching(key, out);
             out.retain(|worker| self.roomy.contains(worker));
         } else {
-            let wants = |worker: &&WorkerId| self.get(**worker).is_some_and(|worker| worker.wants(key));
+            let wants =
+                |worker: &&WorkerId| self.get(**worker).is_some_and(|worker| worker.wants(key));
             out.clear();
             out.extend(self.roomy.iter().filter(wants));
         }
@@ -384,7 +396,8 @@ impl Workers {
         self.get_mut(worker)?.held.remove(&job)
     }
 
-    /// The workers that hold a job: one, and any that has not answered for an earlier job of that id.
+    /// The workers that hold a job: one, and any that has not answered for an earlier job of that
+    /// id.
     pub fn holders(&self, job: JobId) -> impl Iterator<Item = &Worker> {
         let (first, last) = (WorkerId(Uuid::nil()), WorkerId(Uuid::max()));
         self.holders.range((job, first)..=(job, last)).filter_map(|(_, worker)| self.get(*worker))
@@ -411,7 +424,8 @@ impl Workers {
         std::mem::take(&mut self.changed)
     }
 
-    /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now, if any.
+    /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now,
+    /// if any.
     pub fn join(&mut self, hello: Hello, now: Micros) -> Option<ConnId> {
         let (worker, conn) = (hello.worker, hello.conn);
         let before = self.remove(worker);
@@ -419,7 +433,8 @@ impl Workers {
         let held = before.map(|worker| worker.held).unwrap_or_default();
         // One that runs nothing, as an agent that only keeps datasets, is asked for nothing.
         let takes_jobs = hello.parallel_max != Some(0);
-        let subscriptions = if takes_jobs { subscriptions(&hello.patterns, worker.0) } else { Vec::new() };
+        let subscriptions =
+            if takes_jobs { subscriptions(&hello.patterns, worker.0) } else { Vec::new() };
         for pattern in &subscriptions {
             self.tree.insert(pattern, worker);
         }
@@ -446,7 +461,8 @@ impl Workers {
         old_conn
     }
 
-    /// A worker of the leader's last life, which is expected back: it had this job, or a job waits for it.
+    /// A worker of the leader's previous run, which is expected back: it had this job, or a job
+    /// waits for it.
     pub(super) fn expect_back(
         &mut self,
         worker: WorkerId,
@@ -481,7 +497,8 @@ impl Workers {
 
     /// Says which invariant does not hold, if one does not.
     pub(super) fn check(&self) -> Result<(), String> {
-        let held = self.all.values().flat_map(|worker| worker.held.keys().map(|job| (*job, worker.id)));
+        let held =
+            self.all.values().flat_map(|worker| worker.held.keys().map(|job| (*job, worker.id)));
         if held.collect::<BTreeSet<_>>() != self.holders {
             return Err("who holds which job is not what workers hold".to_owned());
         }

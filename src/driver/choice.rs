@@ -63,7 +63,9 @@ impl Driver {
                 Ok(kind) => (kind, "io_uring is there, with all operations".to_owned()),
                 Err(why) if choice == Choice::Auto => (Kind::Portable, why),
                 Err(why) => {
-                    return Err(format!("--driver uring cannot be had: {why}; or use --driver portable"));
+                    return Err(format!(
+                        "--driver uring cannot be had: {why}; or use --driver portable"
+                    ));
                 }
             },
         };
@@ -89,8 +91,8 @@ impl Driver {
         }
     }
 
-    /// Serves until `stop` is notified, then lets running jobs end for as long as the options say. Only within
-    /// [`Driver::run`].
+    /// Serves until `stop` is notified, then lets running jobs end for as long as the options say.
+    /// Only within [`Driver::run`].
     pub async fn serve(
         &self,
         listener: TcpListener,

@@ -1,8 +1,10 @@
-//! One connection's two tasks, over any driver's sockets. The reader decodes frames and tells the leader; what the leader
-//! wants sent is written at once, as far as the sockets take it, and the writer's task sends what is left. So no task
-//! waits for another's socket. A peer that does not take what it is sent, or never says hello, is cut off by a named limit.
+//! One connection's two tasks, over any driver's sockets. The reader decodes frames and tells the
+//! leader; what the leader wants sent is written at once, as far as the sockets take it, and the
+//! writer's task sends what is left. So no task waits for another's socket. A peer that does not
+//! take what it is sent, or never says hello, is cut off by a named limit.
 //!
-//! The reader is never dropped while it reads, as the system may hold its buffers: it is ended by ending the connection.
+//! The reader is never dropped while it reads, as the system may hold its buffers: it is ended by
+//! ending the connection.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -32,8 +34,8 @@ use crate::wire::{Inlet, Part, Pulse, Step, tune};
 /// A stranger says hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Frames of classic peers with payloads up to this size are gathered: they may be passed on as one frame, whose subject is another.
-/// Larger ones fit none, and come as streams.
+/// Frames of classic peers with payloads up to this size are gathered: they may be passed on as one
+/// frame, whose subject is another. Larger ones fit none, and come as streams.
 const GATHERED_BYTES_MAX: u32 = FRAME_BODY_BYTES_MAX - 39;
 
 const _: () = assert!(
@@ -41,7 +43,8 @@ const _: () = assert!(
         == FRAME_BODY_BYTES_MAX as usize
 );
 
-/// A peer whose frames take longer than this is told of while their bytes come: what it has to say stands behind them.
+/// A peer whose frames take longer than this is told of while their bytes come: what it has to say
+/// stands behind them.
 pub(super) const LONG_FRAME: Duration = Duration::from_secs(2);
 
 /// A peer that is hung up on gets so long to take what waits for it; the last of that says why.
@@ -50,8 +53,8 @@ const REASON_WAIT: Duration = Duration::from_secs(5);
 /// How long a stream waits before it looks for room again.
 const STREAM_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a stream waits for room in all before it is refused. While it waits its connection is not read, so it is not
-/// known whether the peer is still there.
+/// How long a stream waits for room in all before it is refused. While it waits its connection is
+/// not read, so it is not known whether the peer is still there.
 const STREAM_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A frame that is not whole yet.
@@ -82,17 +85,23 @@ impl Coming {
 
 /// Why a connection ended, and with that what becomes of what waits for its peer.
 pub(super) enum End {
-    /// The peer says nothing more. It may still read, and gets all of it, as long as it takes something.
+    /// The peer says nothing more. It may still read, and gets all of it, as long as it takes
+    /// something.
     Over(String),
     /// It said what its session does not allow. It gets the reason, if it takes it soon.
     Refused(String),
-    /// What it says is not understood any more, and it does not know that. It gets nothing more here: whatever still matters goes
-    /// to its next connection, and would come twice.
+    /// What it says is not understood any more, and it does not know that. It gets nothing more
+    /// here: whatever still matters goes to its next connection, and would come twice.
     Garbled(String),
 }
 
 impl<S: Socket> Hub<S> {
-    pub(super) async fn serve_conn(self: Rc<Self>, conn: ConnId, stream: TcpStream, addr: SocketAddr) {
+    pub(super) async fn serve_conn(
+        self: Rc<Self>,
+        conn: ConnId,
+        stream: TcpStream,
+        addr: SocketAddr,
+    ) {
         if let Err(error) = tune(&stream, &self.options.tuning) {
             warn!(%addr, "{error}");
         }
@@ -149,7 +158,8 @@ impl<S: Socket> Hub<S> {
         self.leader.borrow_mut().count_connections(self.outboxes.borrow().len());
     }
 
-    /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes nothing.
+    /// Sends what could not be sent at once, until the outbox is closed and empty or the peer takes
+    /// nothing.
     async fn write_out(&self, conn: ConnId, outbox: &Outbox<S>) {
         while outbox.ready().await.is_some() {
             if let Some((place, at, len)) = outbox.wanted() {
@@ -172,7 +182,8 @@ impl<S: Socket> Hub<S> {
         outbox.end();
     }
 
-    /// Reads frames until the connection ends; says why it did, and leaves what it brought of a chunk that is not whole.
+    /// Reads frames until the connection ends; says why it did, and leaves what it brought of a
+    /// chunk that is not whole.
     async fn read_in(
         &self,
         conn: ConnId,
@@ -182,7 +193,8 @@ impl<S: Socket> Hub<S> {
         (splicing, cut): (&RefCell<Option<Splicing<S>>>, &RefCell<Option<Part>>),
     ) -> End {
         let classic_bulk_bytes_max = self.options.classic_inbound_max;
-        let mut inlet = Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
+        let mut inlet =
+            Inlet::detecting(InboundLimits { classic_bulk_bytes_max, ..InboundLimits::CLASSIC });
         inlet.stream_over(GATHERED_BYTES_MAX);
         let hello_until = tokio::time::Instant::now() + HELLO_TIMEOUT;
         let mut knows = false;
@@ -214,7 +226,8 @@ impl<S: Socket> Hub<S> {
                         Some(crc) => Summed::known(payload, crc),
                         None => payload.into(),
                     };
-                    let heard = self.with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
+                    let heard = self
+                        .with_leader(|leader, now| leader.frame(now, conn, &frame.head, payload));
                     if let Err(hang_up) = heard {
                         return End::Refused(hang_up.to_string());
                     }
@@ -242,7 +255,8 @@ impl<S: Socket> Hub<S> {
                         self.turn_comes(conn, outbox).await;
                         pulse.rested();
                     }
-                    // Not so a worker: its leases would run out unheard, and what it sends makes few answers.
+                    // Not so a worker: its leases would run out unheard, and what it sends makes
+                    // few answers.
                     if is_client {
                         outbox.answers_taken().await;
                         self.log_caught_up(conn, outbox).await;
@@ -257,8 +271,9 @@ impl<S: Socket> Hub<S> {
                         pipe = if is_free { self.pipes.take() } else { None };
                         pipe.is_some()
                     };
-                    let arrival =
-                        self.with_leader(|leader, now| leader.chunk_starts(now, conn, &start, reserve_pipe));
+                    let arrival = self.with_leader(|leader, now| {
+                        leader.chunk_starts(now, conn, &start, reserve_pipe)
+                    });
                     filling = Filling::default();
                     match (arrival, pipe) {
                         (
@@ -270,10 +285,13 @@ impl<S: Socket> Hub<S> {
                             Some(pipe),
                         ) => {
                             let (chunk, means) = ((start, to), (buffer, pipe));
-                            let passed =
-                                self.splice_chunk(conn, socket, &mut inlet, chunk, means, splicing).await;
+                            let passed = self
+                                .splice_chunk(conn, socket, &mut inlet, chunk, means, splicing)
+                                .await;
                             if let Err(error) = passed {
-                                return End::Over(format!("it broke off in the middle of a chunk: {error}"));
+                                return End::Over(format!(
+                                    "it broke off in the middle of a chunk: {error}"
+                                ));
                             }
                             pulse.rested();
                             S::pause().await;
@@ -282,7 +300,9 @@ impl<S: Socket> Hub<S> {
                             take(&mut inlet, memory, check);
                         }
                         (Arrival::Waits { check }, _) => {
-                            let Some(memory) = self.turn_comes(conn, outbox).await else { continue };
+                            let Some(memory) = self.turn_comes(conn, outbox).await else {
+                                continue;
+                            };
                             pulse.rested();
                             take(&mut inlet, memory, check);
                         }
@@ -298,7 +318,8 @@ impl<S: Socket> Hub<S> {
                     S::pause().await;
                 }
                 Ok(Step::Bulk(_, head)) => {
-                    if let Err(hang_up) = self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
+                    if let Err(hang_up) =
+                        self.with_leader(|leader, now| leader.bulk_starts(now, conn, &head))
                     {
                         return End::Refused(hang_up.to_string());
                     }
@@ -322,7 +343,8 @@ impl<S: Socket> Hub<S> {
                 }
                 Ok(Step::Read) => {
                     if inlet.is_whole_aside() {
-                        if let Err(error) = self.bring_back(conn, outbox, &mut inlet, &large).await {
+                        if let Err(error) = self.bring_back(conn, outbox, &mut inlet, &large).await
+                        {
                             return End::Over(format!(
                                 "its large frame cannot be read from the disk: {error}"
                             ));
@@ -342,7 +364,10 @@ impl<S: Socket> Hub<S> {
                     }
                     // Of a chunk, the inlet stays here: its memory may be taken from it.
                     if inlet.filling().is_some() && splicing.borrow().is_none() {
-                        match self.fill(conn, socket, outbox, &mut inlet, &mut pulse, &mut filling).await {
+                        match self
+                            .fill(conn, socket, outbox, &mut inlet, &mut pulse, &mut filling)
+                            .await
+                        {
                             Ok(_) => coming.more(Instant::now()),
                             Err(why) => {
                                 cut.replace(inlet.cut());
@@ -351,7 +376,8 @@ impl<S: Socket> Hub<S> {
                         }
                         continue;
                     }
-                    let rest_until = splicing.borrow().as_ref().map(|splicing| splicing.deadline.into());
+                    let rest_until =
+                        splicing.borrow().as_ref().map(|splicing| splicing.deadline.into());
                     let mut until = if knows { rest_until } else { Some(hello_until) };
                     let inside = inlet.is_inside_frame();
                     let mut reading = pin!(socket.read(inlet));
@@ -396,7 +422,8 @@ impl<S: Socket> Hub<S> {
                     }
                 }
                 Err(error) => {
-                    // Where frames have checksums, there is no other reason for one that makes no sense.
+                    // Where frames have checksums, there is no other reason for one that makes no
+                    // sense.
                     if error.is_damage() || inlet.has_checksums() {
                         self.leader.borrow_mut().count_damaged();
                         warn!(%addr, peer = %self.leader.borrow().name(conn), "{error}; what it carried comes again");

@@ -1,12 +1,14 @@
-//! How many descriptors a leader may have open. Each connection takes one and each pipe of the splice path two, so it takes all that
-//! it may have: the soft limit that a shell gives is there for programs that cannot count beyond 1,024.
+//! How many descriptors a leader may have open. Each connection takes one and each pipe of the
+//! splice path two, so it takes all that it may have: the soft limit that a shell gives is there
+//! for programs that cannot count beyond 1,024.
 
 use std::fmt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// With fewer a leader could not serve: some 20 are its own (the runtime's, the ring's, the spool's), the rest is for peers.
+/// With fewer a leader could not serve: some 20 are its own (the runtime's, the ring's, the
+/// spool's), the rest is for peers.
 const DESCRIPTORS_MIN: u64 = 64;
 
 /// How many descriptors may be open; `None` if nobody counts.
@@ -20,7 +22,8 @@ impl Descriptors {
         if limit.current == limit.maximum {
             return Descriptors::judge(limit.current);
         }
-        match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        {
             Ok(()) => Descriptors::judge(limit.maximum),
             // Some systems have a limit below the one they tell.
             Err(error) => {

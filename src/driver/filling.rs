@@ -1,5 +1,6 @@
-//! A chunk on its way into memory. It holds a buffer of the pool for a moment; where buffers are scarce and it is not whole by then,
-//! it goes on in memory of its own, as soon as it is its connection's turn.
+//! A chunk on its way into memory. It holds a buffer of the pool for a moment; where buffers are
+//! scarce and it is not whole by then, it goes on in memory of its own, as soon as it is its
+//! connection's turn.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::core::ids::ConnId;
 use crate::leader::{BUFFER_LEASE, Linger, Memory};
 use crate::wire::{Inlet, Pulse};
 
-/// A chunk outside of the pool of which nothing comes for so long makes room for others that wait for a place.
+/// A chunk outside of the pool of which nothing comes for so long makes room for others that wait
+/// for a place.
 const REST_AFTER: Duration = Duration::from_secs(2);
 
 /// When it is next looked at the chunk that comes.
@@ -47,7 +49,8 @@ impl<S: Socket> Hub<S> {
         None
     }
 
-    /// Reads more of the chunk that comes, or waits for it. An error says why the connection is over.
+    /// Reads more of the chunk that comes, or waits for it. An error says why the connection is
+    /// over.
     pub(super) async fn fill(
         &self,
         conn: ConnId,

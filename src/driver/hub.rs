@@ -1,5 +1,5 @@
-//! What all connections of a leader share, over any driver's sockets: one thread, which owns the leader and executes what it
-//! wants done.
+//! What all connections of a leader share, over any driver's sockets: one thread, which owns the
+//! leader and executes what it wants done.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -19,9 +19,9 @@ use tracing::{debug, info, warn};
 
 use super::inbound::Inbound;
 use super::journal::LogThread;
-use super::pipes::Pipes;
 use super::outbox::{AllAnswers, Cargo, Look, Outbox, Sent};
 use super::parking::Parking;
+use super::pipes::Pipes;
 use super::room::Moved;
 use super::socket::Socket;
 use super::spin::{SpinMode, Spinner};
@@ -74,8 +74,8 @@ impl Default for Options {
     }
 }
 
-/// Serves until `stop` is notified, then lets running jobs end for as long as the options say. All of it stays on one
-/// thread.
+/// Serves until `stop` is notified, then lets running jobs end for as long as the options say. All
+/// of it stays on one thread.
 pub(super) async fn serve<S: Socket>(
     listener: TcpListener,
     prepared: Prepared,
@@ -90,7 +90,8 @@ pub(super) async fn serve<S: Socket>(
     let (spool, log) = match files {
         None => (Spool::passing(&options.data, done)?, None),
         Some(Files { disk, owner, journal }) => {
-            let log = LogThread::start(journal, move |done| log_sender.send(done).unwrap_or_default())?;
+            let log =
+                LogThread::start(journal, move |done| log_sender.send(done).unwrap_or_default())?;
             (Spool::durable(&disk, owner, leader.disk_reserve(), done)?, Some(log))
         }
     };
@@ -138,8 +139,8 @@ pub(super) async fn serve<S: Socket>(
                     let (hub, conn) = (hub.clone(), next);
                     spawn_local(async move { hub.serve_conn(conn, stream, addr).await });
                 }
-                // Out of descriptors, most likely: leave what waits in the backlog and go on. It is said once, not
-                // with each try.
+                // Out of descriptors, most likely: leave what waits in the backlog and go on. It is
+                // said once, not with each try.
                 Err(error) => {
                     if refused_since.is_none() {
                         refused_since = Some(Instant::now());
@@ -275,8 +276,8 @@ impl<S: Socket> Hub<S> {
         answer
     }
 
-    /// Does all that the leader wants done. What is for one peer goes out in one write, and what that makes room for
-    /// follows.
+    /// Does all that the leader wants done. What is for one peer goes out in one write, and what
+    /// that makes room for follows.
     fn work_off(&self, leader: &mut Leader) {
         let mut touched = BTreeSet::new();
         self.scarce.set(leader.is_scarce());
@@ -301,7 +302,9 @@ impl<S: Socket> Hub<S> {
         let outbox = self.outboxes.borrow().get(&conn).cloned();
         if let Some(outbox) = outbox {
             let copies_max = leader.fill().buffers.saturating_mul(BUFFER_BYTES);
-            outbox.let_go(copies_max, &self.copied, |blob, offset| leader.keeps_for(conn, blob, offset));
+            outbox.let_go(copies_max, &self.copied, |blob, offset| {
+                leader.keeps_for(conn, blob, offset)
+            });
             leader.line_lags(self.now(), conn);
         }
     }
@@ -433,17 +436,22 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Says to peers that have not been told anything for a while that the leader lives. What waits for a peer says as much, once
-    /// it goes out.
+    /// Says to peers that have not been told anything for a while that the leader lives. What waits
+    /// for a peer says as much, once it goes out.
     async fn keep_alive_for_ever(&self) {
-        // A peer to which something went out just after a look hears again one and a bit later at the latest.
+        // A peer to which something went out just after a look hears again one and a bit later at
+        // the latest.
         let every = self.leader.borrow().heartbeat() / 2;
         loop {
             tokio::time::sleep(every.max(KEEPALIVE_LOOK_MIN)).await;
             let mut leader = self.leader.borrow_mut();
             let quiet: Vec<ConnId> = {
                 let outboxes = self.outboxes.borrow();
-                outboxes.iter().filter(|(_, outbox)| outbox.is_quiet()).map(|(conn, _)| *conn).collect()
+                outboxes
+                    .iter()
+                    .filter(|(_, outbox)| outbox.is_quiet())
+                    .map(|(conn, _)| *conn)
+                    .collect()
             };
             for conn in quiet {
                 if let Some(frame) = leader.keepalive(conn) {
@@ -468,8 +476,8 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Keeps the thread from sleeping while it looks: a task that is always ready makes the runtime ask the sockets again
-    /// at once.
+    /// Keeps the thread from sleeping while it looks: a task that is always ready makes the runtime
+    /// ask the sockets again at once.
     async fn spin_for_ever(&self) {
         loop {
             self.spin_begins.notified().await;
@@ -496,8 +504,8 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Sends what may wait a moment and found no company. While there is such it looks every moment, and so arms no timer
-    /// for each.
+    /// Sends what may wait a moment and found no company. While there is such it looks every
+    /// moment, and so arms no timer for each.
     async fn send_lazily_for_ever(&self) {
         loop {
             self.lazy_changed.notified().await;
@@ -516,8 +524,9 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Looks, while something is on its way to somebody, whether it is taken. Who takes nothing is cut off. Who takes it slowly cannot
-    /// answer in time to what it has not got, and the leader hears that.
+    /// Looks, while something is on its way to somebody, whether it is taken. Who takes nothing is
+    /// cut off. Who takes it slowly cannot answer in time to what it has not got, and the leader
+    /// hears that.
     async fn look_after_the_slow_for_ever(&self) {
         let stall = self.options.write_stall;
         loop {
@@ -525,13 +534,19 @@ impl<S: Socket> Hub<S> {
             let mut busy = true;
             while busy {
                 tokio::time::sleep(stall / LOOKS_PER_STALL).await;
-                let looks: Vec<(ConnId, Look)> =
-                    self.outboxes.borrow().iter().map(|(conn, outbox)| (*conn, outbox.look())).collect();
+                let looks: Vec<(ConnId, Look)> = self
+                    .outboxes
+                    .borrow()
+                    .iter()
+                    .map(|(conn, outbox)| (*conn, outbox.look()))
+                    .collect();
                 busy = looks.iter().any(|(_, look)| *look != Look::Done);
                 for (conn, look) in looks {
                     match look {
                         Look::Done => {}
-                        Look::Quick => self.with_leader(|leader, now| leader.moves_quickly(now, conn)),
+                        Look::Quick => {
+                            self.with_leader(|leader, now| leader.moves_quickly(now, conn))
+                        }
                         Look::Moves => self.with_leader(|leader, now| leader.moves(now, conn)),
                         Look::Still(idle) if idle < stall => {}
                         Look::Still(idle) => self.cut_off(conn, idle),
@@ -573,7 +588,8 @@ impl<S: Socket> Hub<S> {
         while !self.outboxes.borrow().is_empty() && Instant::now() < flushed {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // What does not end by itself is ended, and waited for: nothing may be read any more when the runtime goes.
+        // What does not end by itself is ended, and waited for: nothing may be read any more when
+        // the runtime goes.
         while !self.outboxes.borrow().is_empty() {
             self.outboxes.borrow().values().for_each(|outbox| outbox.cut_off());
             tokio::time::sleep(Duration::from_millis(5)).await;

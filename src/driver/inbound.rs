@@ -1,6 +1,7 @@
-//! Memory for frames that come. Most are small. One that is large has to be whole before anything can be made of it, and its sender may take
-//! its time for that, so those that are in memory together have their bytes. Beyond them a frame comes to the disk, piece by piece, and
-//! into memory when it is whole: so those that are slow, or never end, do not hold up the others.
+//! Memory for frames that come. Most are small. One that is large has to be whole before anything
+//! can be made of it, and its sender may take its time for that, so those that are in memory
+//! together have their bytes. Beyond them a frame comes to the disk, piece by piece, and into
+//! memory when it is whole: so those that are slow, or never end, do not hold up the others.
 
 use std::io;
 use std::rc::Rc;
@@ -25,7 +26,8 @@ const LARGE_ALL_KIB: u32 = 32 << 10;
 /// Of those that came to the disk, so many are in memory at a time, to be made something of.
 const BROUGHT_BACK_MAX: usize = 4;
 
-/// How long a frame waits for memory that cannot wait on the disk. While it waits its connection is not read.
+/// How long a frame waits for memory that cannot wait on the disk. While it waits its connection is
+/// not read.
 const LARGE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether the log has caught up.
@@ -54,7 +56,8 @@ pub(super) enum Large {
 }
 
 impl<S: Socket> Hub<S> {
-    /// More of a frame is about to be read: if it is a large one, to where there is room. An error says why there is none.
+    /// More of a frame is about to be read: if it is a large one, to where there is room. An error
+    /// says why there is none.
     pub(super) async fn make_way(
         &self,
         conn: ConnId,

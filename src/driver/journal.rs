@@ -1,5 +1,5 @@
-//! The thread that has the log. While it syncs, what comes waits, and goes into the next write together. Snapshots are made by
-//! threads of their own.
+//! The thread that has the log. While it syncs, what comes waits, and goes into the next write
+//! together. Snapshots are made by threads of their own.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,7 +13,6 @@ use crate::store::snapshot::Report;
 /// A disk that took nothing is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The thread.
 #[derive(Debug)]
 pub(super) struct LogThread {
     messages: mpsc::Sender<Message>,
@@ -30,7 +29,10 @@ enum Message {
 
 impl LogThread {
     /// Starts it. Outcomes go to `done`, on that thread.
-    pub(super) fn start(journal: Journal, done: impl Fn(LogDone) + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(
+        journal: Journal,
+        done: impl Fn(LogDone) + Send + 'static,
+    ) -> io::Result<Self> {
         let (messages, queue) = mpsc::channel();
         let back = messages.clone();
         let builder = std::thread::Builder::new().name("log".to_owned());
@@ -45,7 +47,8 @@ impl LogThread {
 }
 
 impl Drop for LogThread {
-    /// Waits until all is written. A snapshot that is being made is not waited for: the log has everything.
+    /// Waits until all is written. A snapshot that is being made is not waited for: the log has
+    /// everything.
     fn drop(&mut self) {
         self.messages.send(Message::Stop).ok();
         if let Some(thread) = self.thread.take() {
@@ -92,7 +95,8 @@ fn work(
         if let Some(job) = journal.snapshot_due().filter(|_| !stops) {
             let back = back.clone();
             let builder = std::thread::Builder::new().name("snapshot".to_owned());
-            let spawned = builder.spawn(move || back.send(Message::Made(job.make())).unwrap_or_default());
+            let spawned =
+                builder.spawn(move || back.send(Message::Made(job.make())).unwrap_or_default());
             if let Err(error) = spawned {
                 tracing::warn!("no thread for a snapshot: {error}");
                 journal.snapshot_made(Ok(None));

@@ -1,5 +1,6 @@
-//! The leader's memory. Its buffers are in huge pages where the system has them: a chunk that goes to the disk past the page cache is
-//! then found in one step, and not page by page. And what the allocator keeps of memory that was freed goes back to the system.
+//! The leader's memory. Its buffers are in huge pages where the system has them: a chunk that goes
+//! to the disk past the page cache is then found in one step, and not page by page. And what the
+//! allocator keeps of memory that was freed goes back to the system.
 #![allow(unsafe_code)]
 
 use bytes::BytesMut;
@@ -22,16 +23,18 @@ pub(super) fn buffers(count: usize) -> Vec<BytesMut> {
 
 fn advise(memory: &mut [u8]) {
     use rustix::mm::{Advice, madvise};
-    // SAFETY: the memory is ours alone, as it is borrowed for writing, and the advice changes nothing in it: it only says by
-    // which pages it is better kept.
-    let advised = unsafe { madvise(memory.as_mut_ptr().cast(), memory.len(), Advice::LinuxHugepage) };
+    // SAFETY: the memory is ours alone, as it is borrowed for writing, and the advice changes
+    // nothing in it: it only says by which pages it is better kept.
+    let advised =
+        unsafe { madvise(memory.as_mut_ptr().cast(), memory.len(), Advice::LinuxHugepage) };
     if let Err(error) = advised {
         tracing::debug!("buffers are kept in small pages: {error}");
     }
 }
 
-/// Has the allocator return the pages to the system that nothing is in. glibc keeps what was freed below a block that is in use, and
-/// after the first large payload so much more that a rush of them would stay for ever. It takes a few milliseconds.
+/// Has the allocator return the pages to the system that nothing is in. glibc keeps what was freed
+/// below a block that is in use, and after the first large payload so much more that a rush of them
+/// would stay for ever. It takes a few milliseconds.
 #[cfg(target_env = "gnu")]
 pub(super) fn trim() {
     unsafe extern "C" {
@@ -57,7 +60,9 @@ mod tests {
         assert_eq!([starts[1] - starts[0], starts[2] - starts[1]], [BUFFER_BYTES; 2]);
         buffers.iter_mut().for_each(|buffer| buffer.fill(7));
         assert!(
-            buffers.iter().all(|buffer| buffer.len() == BUFFER_BYTES && buffer.iter().all(|byte| *byte == 7))
+            buffers
+                .iter()
+                .all(|buffer| buffer.len() == BUFFER_BYTES && buffer.iter().all(|byte| *byte == 7))
         );
     }
 }

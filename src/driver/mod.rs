@@ -1,4 +1,5 @@
-//! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the leader.
+//! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the
+//! leader.
 
 mod choice;
 mod conn;
@@ -7,18 +8,18 @@ mod filling;
 mod hub;
 mod inbound;
 mod journal;
-mod pipes;
 mod memory;
 mod open_rate;
 mod outbox;
 mod parking;
+mod pipes;
 mod portable;
 mod room;
 mod socket;
 mod spin;
+mod splice;
 pub mod spool;
 mod storage;
-mod splice;
 mod uring;
 
 pub use choice::{Choice, Driver};

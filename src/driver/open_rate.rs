@@ -1,9 +1,10 @@
-//! How many transfers a connection opens: one that opens them without an end is read no faster than the leader can bear.
+//! How many transfers a connection opens: one that opens them without an end is read no faster than
+//! the leader can bear.
 
 use std::time::{Duration, Instant};
 
-/// Transfers that one connection may open in a second. Then it is not read until the second is over. Our own clients and workers open
-/// as many as a job has files, once.
+/// Transfers that one connection may open in a second. Then it is not read until the second is
+/// over. Our own clients and workers open as many as a job has files, once.
 const OPENS_PER_SECOND_MAX: u32 = 4_096;
 
 /// Transfers that one connection opened in the second that began then.

@@ -1,7 +1,8 @@
 //! What waits to be sent to one peer, and the write itself.
 //!
-//! Whoever has something for a peer writes it at once, as far as the socket takes it; only what is left waits for the
-//! writer's task. So a chunk goes on from the task that read it, and no other is woken.
+//! Whoever has something for a peer writes it at once, as far as the socket takes it; only what is
+//! left waits for the writer's task. So a chunk goes on from the task that read it, and no other is
+//! woken.
 
 mod piece;
 
@@ -18,10 +19,10 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 pub(super) use piece::Cargo;
-use piece::{Bulk, Copied, Parked, Piece, Continuation};
+use piece::{Bulk, Continuation, Copied, Parked, Piece};
 
-use super::pipes::Pipe;
 use super::parking::{Place, SLICE_BYTES};
+use super::pipes::Pipe;
 use super::socket::Socket;
 use crate::conn::{Want, WireChunk, WireFrame};
 use crate::wire::{Pace, Speed};
@@ -34,9 +35,10 @@ const QUICK_BYTES: u64 = 4 * 1024 * 1024;
 /// Nor is one to which only this much is on its way.
 const FEW_BYTES: u64 = 64 * 1024;
 
-/// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be served (W15 has 1,024 frames
-/// and waits; a leader that waited for one peer would make all wait). A peer that reads does not get there: payloads go to it as
-/// it takes them, chunks by windows, and a client is not read while too many answers wait for it.
+/// What may wait for one peer, with what it takes to keep it. Beyond it the peer is too slow to be
+/// served (W15 has 1,024 frames and waits; a leader that waited for one peer would make all wait).
+/// A peer that reads does not get there: payloads go to it as it takes them, chunks by windows, and
+/// a client is not read while too many answers wait for it.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Frames up to this size are one piece.
@@ -212,8 +214,9 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what is before it. Where buffers are
-    /// scarce, a line that is not known to be fast takes it in pieces.
+    /// Takes a chunk; it is sent with the next [`Outbox::flush`], or when the line has taken what
+    /// is before it. Where buffers are scarce, a line that is not known to be fast takes it in
+    /// pieces.
     pub(super) fn push_chunk(&self, chunk: WireChunk, scarce: bool) {
         self.scarce.set(scarce);
         if !self.closing.get() {
@@ -277,15 +280,17 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// The line is slow, and others need the buffers of the pool: chunks that wait and are kept elsewhere let go of theirs, and what
-    /// is being sent goes on from a copy, as far as all copies together have no more than so many bytes.
+    /// The line is slow, and others need the buffers of the pool: chunks that wait and are kept
+    /// elsewhere let go of theirs, and what is being sent goes on from a copy, as far as all copies
+    /// together have no more than so many bytes.
     pub(super) fn let_go(
         &self,
         copy_bytes_max: usize,
         copied: &Arc<AtomicUsize>,
         mut is_kept: impl FnMut(Uuid, u64) -> bool,
     ) {
-        let has_room = |bytes: usize| bytes <= copy_bytes_max.saturating_sub(copied.load(Ordering::Relaxed));
+        let has_room =
+            |bytes: usize| bytes <= copy_bytes_max.saturating_sub(copied.load(Ordering::Relaxed));
         for bulk in self.bulk.borrow_mut().iter_mut() {
             let Bulk::Chunk(chunk) = bulk else { continue };
             if chunk.here().is_empty() || chunk.is_copy() {
@@ -395,7 +400,8 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits while too many answers wait for the peer: what it sends would only make more. It ends with the connection.
+    /// Waits while too many answers wait for the peer: what it sends would only make more. It ends
+    /// with the connection.
     pub(super) async fn answers_taken(&self) {
         let are_many = |most: usize| {
             let all = self.all_answers.0.get() > ALL_ANSWERS_BYTES_HIGH;
@@ -432,8 +438,8 @@ impl<S: Socket> Outbox<S> {
         self.looked_at.replace(self.written.get()) == self.written.get() && self.has_nothing()
     }
 
-    /// Takes the head of a chunk on the splice path. It goes out when the chunk's first bytes do; what is pushed from now on
-    /// waits until the chunk is out.
+    /// Takes the head of a chunk on the splice path. It goes out when the chunk's first bytes do;
+    /// what is pushed from now on waits until the chunk is out.
     pub(super) fn push_place(&self, head: Bytes) {
         if !self.closing.get() {
             let place = Piece::new(head, Cargo::Chunk, Continuation::Place);
@@ -441,16 +447,19 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Whether the place for a chunk on the splice path is next. It is there until the chunk is out, unless the
-    /// connection is over.
+    /// Whether the place for a chunk on the splice path is next. It is there until the chunk is
+    /// out, unless the connection is over.
     pub(super) fn is_place_next(&self) -> bool {
         self.pieces.borrow().front().is_some_and(|front| front.then == Continuation::Place)
     }
 
-    /// Writes bytes of the chunk on the splice path, as far as the socket takes them. Only if its place is next.
+    /// Writes bytes of the chunk on the splice path, as far as the socket takes them. Only if its
+    /// place is next.
     pub(super) fn write_spliced(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut pieces = self.pieces.borrow_mut();
-        let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(front) = pieces.front_mut() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
         let slices = [io::IoSlice::new(&front.bytes), io::IoSlice::new(bytes)];
         let written = self.socket.write(&slices)?;
         self.written.set(self.written.get() + written as u64);
@@ -463,8 +472,11 @@ impl<S: Socket> Outbox<S> {
     /// Moves bytes of the chunk on the splice path out of a pipe. Only if its place is next.
     pub(super) fn pass_pipe(&self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         let mut pieces = self.pieces.borrow_mut();
-        let Some(front) = pieces.front_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of the speed.
+        let Some(front) = pieces.front_mut() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        // By itself: pages that follow in the same packet (MSG_MORE) are copied at a fraction of
+        // the speed.
         while !front.bytes.is_empty() {
             let head = self.socket.write(&[io::IoSlice::new(&front.bytes)])?;
             self.written.set(self.written.get() + head as u64);
@@ -495,14 +507,16 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// The chunk on the splice path breaks off, so many bytes before its end: its receiver gets zeros instead.
+    /// The chunk on the splice path breaks off, so many bytes before its end: its receiver gets
+    /// zeros instead.
     pub(super) fn break_place(&self, mut missing: usize) {
         let mut pieces = self.pieces.borrow_mut();
         if let Some(front) = pieces.front_mut().filter(|front| front.then == Continuation::Place) {
             front.then = Continuation::More;
             let mut at = 1;
             loop {
-                let part = Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
+                let part =
+                    Bytes::from_static(ZEROS.get(..missing.min(ZEROS.len())).unwrap_or_default());
                 missing -= part.len();
                 let then = if missing == 0 { Continuation::Ends } else { Continuation::More };
                 let piece = Piece { is_copy: true, ..Piece::new(part, Cargo::Chunk, then) };
@@ -528,7 +542,8 @@ impl<S: Socket> Outbox<S> {
         Some(self.bytes.get()).filter(|bytes| *bytes > OUTBOX_BYTES_MAX)
     }
 
-    /// Writes as much as the socket takes; says what is out with that. What is left is the writer's.
+    /// Writes as much as the socket takes; says what is out with that. What is left is the
+    /// writer's.
     pub(super) fn flush(&self) -> Sent {
         let mut pieces = self.pieces.borrow_mut();
         let mut sent = Sent::default();
@@ -552,7 +567,8 @@ impl<S: Socket> Outbox<S> {
                     if self.posted.get() > 0 && self.posted_since.get().is_none() {
                         self.posted_since.set(Some(Instant::now()));
                     }
-                    // A line that is idle whenever a chunk begins shows how fast it is only in between.
+                    // A line that is idle whenever a chunk begins shows how fast it is only in
+                    // between.
                     if has_chunk(&pieces) {
                         self.judge_with(true);
                     }
@@ -664,7 +680,10 @@ impl<S: Socket> Outbox<S> {
         }
         match () {
             () if is_empty && acknowledged == self.written.get() => Look::Done,
-            () if is_empty && acknowledged > before && self.written.get() - acknowledged < FEW_BYTES => {
+            () if is_empty
+                && acknowledged > before
+                && self.written.get() - acknowledged < FEW_BYTES =>
+            {
                 Look::Quick
             }
             () if acknowledged > before + QUICK_BYTES => Look::Quick,
@@ -673,8 +692,9 @@ impl<S: Socket> Outbox<S> {
         }
     }
 
-    /// Waits until the socket takes something of what is left. `None` when there is nothing left and nothing comes, or when
-    /// the peer is cut off meanwhile: one that takes nothing says nothing, either.
+    /// Waits until the socket takes something of what is left. `None` when there is nothing left
+    /// and nothing comes, or when the peer is cut off meanwhile: one that takes nothing says
+    /// nothing, either.
     pub(super) async fn ready(&self) -> Option<()> {
         loop {
             if self.cut.get() {
@@ -713,7 +733,9 @@ impl<S> Drop for Outbox<S> {
 /// What comes next of what is in memory, as far as it can be written now.
 fn next_slices(pieces: &VecDeque<Piece>) -> Vec<io::IoSlice<'_>> {
     let mut slices = Vec::with_capacity(pieces.len().min(SLICES_MAX));
-    for piece in pieces.iter().take(SLICES_MAX).take_while(|piece| piece.then != Continuation::Place) {
+    for piece in
+        pieces.iter().take(SLICES_MAX).take_while(|piece| piece.then != Continuation::Place)
+    {
         if !piece.bytes.is_empty() {
             slices.push(io::IoSlice::new(&piece.bytes));
         }
@@ -725,11 +747,14 @@ fn next_slices(pieces: &VecDeque<Piece>) -> Vec<io::IoSlice<'_>> {
 }
 
 impl<S: Socket> Outbox<S> {
-    /// Payloads in memory that the socket does not take, with since when. None while some of them are on the disk already.
+    /// Payloads in memory that the socket does not take, with since when. None while some of them
+    /// are on the disk already.
     pub(super) fn stuck(&self) -> Option<(Instant, usize)> {
         let since = self.posted_since.get().filter(|_| self.place.borrow().is_none())?;
-        let is_long = |piece: &&Piece| piece.cargo == Cargo::Posted && piece.bytes.len() >= PARKED_BYTES_MIN;
-        let bytes: usize = self.pieces.borrow().iter().filter(is_long).map(|piece| piece.bytes.len()).sum();
+        let is_long =
+            |piece: &&Piece| piece.cargo == Cargo::Posted && piece.bytes.len() >= PARKED_BYTES_MIN;
+        let bytes: usize =
+            self.pieces.borrow().iter().filter(is_long).map(|piece| piece.bytes.len()).sum();
         (bytes > 0).then_some((since, bytes))
     }
 
@@ -765,7 +790,8 @@ impl<S: Socket> Outbox<S> {
         written
     }
 
-    /// What of the next piece has to be read from the disk, once the socket takes more: where it is, from where, how much.
+    /// What of the next piece has to be read from the disk, once the socket takes more: where it
+    /// is, from where, how much.
     pub(super) fn wanted(&self) -> Option<(Rc<Place>, u64, usize)> {
         let pieces = self.pieces.borrow();
         let (at, len) = pieces.front().filter(|front| front.bytes.is_empty())?.follows()?;

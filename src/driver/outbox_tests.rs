@@ -107,12 +107,15 @@ async fn a_peer_is_not_read_while_too_many_answers_wait_for_it() {
     outbox.answers_taken().await;
     (0..9).for_each(|_| outbox.push(frame(1 << 20), Cargo::Answer));
     {
-        // Payloads are no answers: they go as the peer takes them.
+        // Payloads are not answers: they go as the peer takes them.
         let mut taken = std::pin::pin!(outbox.answers_taken());
         assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err());
         socket.takes.set((20 << 20) + (1 << 19));
         outbox.flush();
-        assert!(tokio::time::timeout(moment, taken.as_mut()).await.is_err(), "some went, and many wait");
+        assert!(
+            tokio::time::timeout(moment, taken.as_mut()).await.is_err(),
+            "some went, and many wait"
+        );
         socket.takes.set(1 << 20);
         outbox.flush();
         taken.await;
@@ -285,7 +288,11 @@ fn a_slow_line_lets_go_of_its_buffers_and_asks_for_parts_as_it_takes_them() {
     assert_eq!(pool.in_use(), 2);
     let copied = Arc::default();
     outbox.let_go(1 << 20, &copied, |_, _| true);
-    assert_eq!((pool.in_use(), copied.load(Ordering::Relaxed)), (0, 65_536), "a piece goes on from a copy");
+    assert_eq!(
+        (pool.in_use(), copied.load(Ordering::Relaxed)),
+        (0, 65_536),
+        "a piece goes on from a copy"
+    );
     socket.takes.set(1 << 20);
     let sent = outbox.flush();
     let want = sent.wants.unwrap();
@@ -293,7 +300,11 @@ fn a_slow_line_lets_go_of_its_buffers_and_asks_for_parts_as_it_takes_them() {
     assert!(outbox.flush().wants.is_none(), "it asks once");
     assert_eq!(outbox.supply(&want, vec![0; 34_464].into()).chunks, 0);
     let sent = outbox.flush();
-    assert_eq!((sent.chunks, sent.wants.map(|want| want.from)), (1, Some(0)), "then for the next one");
+    assert_eq!(
+        (sent.chunks, sent.wants.map(|want| want.from)),
+        (1, Some(0)),
+        "then for the next one"
+    );
     assert_eq!(
         outbox.supply(&sent.wants.unwrap(), Bytes::new()).chunks,
         1,
@@ -326,12 +337,16 @@ async fn what_is_parked_takes_no_memory_and_is_sent_as_it_was_wherever_it_was_cu
             trailer: noise(4, seed),
         })
         .collect();
-    let sent: Vec<u8> =
-        frames.iter().flat_map(|frame| [&*frame.head, &*frame.payload, &*frame.trailer].concat()).collect();
+    let sent: Vec<u8> = frames
+        .iter()
+        .flat_map(|frame| [&*frame.head, &*frame.payload, &*frame.trailer].concat())
+        .collect();
     let dir = tempfile::tempdir().unwrap();
     let parking = crate::driver::parking::Parking::new(dir.path());
     // What the socket took before, and while it was written to the disk.
-    for (before, meanwhile) in [(0, 0), (30, 0), (1000, 70_000), (0, 400_000), (400_000, usize::MAX)] {
+    for (before, meanwhile) in
+        [(0, 0), (30, 0), (1000, 70_000), (0, 400_000), (400_000, usize::MAX)]
+    {
         let socket = Rc::new(Taps::default());
         let outbox = Outbox::new(socket.clone(), AllAnswers::default());
         frames.iter().for_each(|frame| outbox.push(frame.clone(), Cargo::Posted));
@@ -381,7 +396,8 @@ async fn what_is_parked_ends_with_its_connection_and_answers_come_in_their_order
 async fn while_many_answers_wait_for_all_a_client_with_more_than_a_few_is_not_read() {
     let all = AllAnswers::default();
     let (one, other) = (Rc::new(Taps::default()), Rc::new(Taps::default()));
-    let (reads, does_not) = (Outbox::new(one.clone(), all.clone()), Outbox::new(other, all.clone()));
+    let (reads, does_not) =
+        (Outbox::new(one.clone(), all.clone()), Outbox::new(other, all.clone()));
     (0..40).for_each(|_| does_not.push(frame(1 << 20), Cargo::Answer));
     reads.push(frame(FEW_ANSWERS_BYTES), Cargo::Answer);
     {

@@ -1,8 +1,10 @@
-//! A file for what waits for peers that do not read it: frames that were on their way to them when the memory for those was needed by
-//! others. A peer gets them from there, a slice at a time as its socket takes it. Large frames that come slowly are gathered there, too.
+//! A file for what waits for peers that do not read it: frames that were on their way to them when
+//! the memory for those was needed by others. A peer gets them from there, a slice at a time as its
+//! socket takes it. Large frames that come slowly are gathered there, too.
 //!
-//! The file has no name, so nothing of it outlives the leader. It is made when it is first needed, and has a place for each peer;
-//! what a peer had is given back to the disk with its place. One thread does all reading and writing.
+//! The file has no name, so nothing of it outlives the leader. It is made when it is first needed,
+//! and has a place for each peer; what a peer had is given back to the disk with its place. One
+//! thread does all reading and writing.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -80,7 +82,8 @@ impl Parking {
                 lot.used - 1
             }
             None => {
-                let text = format!("{PLACES_MAX} peers do not read what waits for them on the disk");
+                let text =
+                    format!("{PLACES_MAX} peers do not read what waits for them on the disk");
                 return Err(io::Error::other(text));
             }
         };

@@ -1,5 +1,6 @@
-//! The splice path, which never enters user space: bytes go from socket to pipe to socket by `splice(2)`, in pages that the kernel
-//! hands on. For a chunk that nobody here looks at. Linux only.
+//! The splice path, which never enters user space: bytes go from socket to pipe to socket by
+//! `splice(2)`, in pages that the kernel hands on. For a chunk that nobody here looks at. Linux
+//! only.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -7,14 +8,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{
+    PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
+};
 use tracing::debug;
 
-/// Pipes in all. The kernel lets a user have 64 MiB in pipes (pipe-user-pages-soft), some of it for others.
+/// Pipes in all. The kernel lets a user have 64 MiB in pipes (pipe-user-pages-soft), some of it for
+/// others.
 const PIPES_MAX: usize = 32;
 
-/// Bytes that a pipe should hold: what unprivileged users may set (pipe-max-size). One that may not hold so much works,
-/// too.
+/// Bytes that a pipe should hold: what unprivileged users may set (pipe-max-size). One that may not
+/// hold so much works, too.
 const PIPE_BYTES: usize = 1024 * 1024;
 
 /// A pipe between two sockets.
@@ -87,7 +91,8 @@ impl Pipes {
     }
 }
 
-/// Makes a pipe, to see whether that can be done; says how many bytes it holds, or why not and what to do.
+/// Makes a pipe, to see whether that can be done; says how many bytes it holds, or why not and what
+/// to do.
 pub(super) fn look() -> Result<usize, String> {
     let pipe = Pipe::new(Rc::default()).map_err(|error| refused(&error))?;
     fcntl_getpipe_size(&pipe.write).map_err(|error| refused(&error.into()))
@@ -109,8 +114,11 @@ mod tests {
 
     #[test]
     fn a_pipe_that_is_refused_comes_with_what_to_do() {
-        let cases =
-            [(Errno::MFILE, "ulimit -n"), (Errno::NFILE, "pipe-user-pages-hard"), (Errno::PERM, "pipe2")];
+        let cases = [
+            (Errno::MFILE, "ulimit -n"),
+            (Errno::NFILE, "pipe-user-pages-hard"),
+            (Errno::PERM, "pipe2"),
+        ];
         for (errno, remedy) in cases {
             let error = io::Error::from(errno);
             let text = refused(&error);

@@ -1,5 +1,5 @@
-//! Memory for what waits for peers that do not read: payloads that others need the memory of go to the disk, and of answers there
-//! are only so many. What is freed goes back to the system.
+//! Memory for what waits for peers that do not read: payloads that others need the memory of go to
+//! the disk, and of answers there are only so many. What is freed goes back to the system.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,9 +25,14 @@ const TRIM_AFTER_BYTES: u64 = 8 << 20;
 const TRIM_EVERY: Duration = Duration::from_secs(2);
 const TRIM_LOOKS_MAX: u32 = 15;
 
-/// And so long after that. The first time is when a worker that left is not expected back any more (`--worker-grace`).
-const TRIM_LATER: [Duration; 4] =
-    [Duration::from_secs(4), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
+/// And so long after that. The first time is when a worker that left is not expected back any more
+/// (`--worker-grace`).
+const TRIM_LATER: [Duration; 4] = [
+    Duration::from_secs(4),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+];
 
 /// Bytes of payloads that came and went.
 #[derive(Debug, Default)]
@@ -51,8 +56,9 @@ impl Moved {
         self.is_much.notify_one();
     }
 
-    /// Returns memory to the system when it becomes quiet after many payloads or a connection's end, and a few times later: what was in
-    /// use then may be freed by time alone. While nothing happens it does nothing.
+    /// Returns memory to the system when it becomes quiet after many payloads or a connection's
+    /// end, and a few times later: what was in use then may be freed by time alone. While nothing
+    /// happens it does nothing.
     pub(super) async fn trim_for_ever(&self) {
         loop {
             self.is_much.notified().await;
@@ -102,7 +108,8 @@ struct Stuck<S> {
 }
 
 impl<S: Socket> Hub<S> {
-    /// Moves payloads to the disk that their peers do not take, as long as others wait for their memory.
+    /// Moves payloads to the disk that their peers do not take, as long as others wait for their
+    /// memory.
     pub(super) async fn make_room_for_ever(&self) {
         loop {
             self.room_short.notified().await;
@@ -120,7 +127,8 @@ impl<S: Socket> Hub<S> {
 
     fn longest_stuck(&self) -> Option<Stuck<S>> {
         let outboxes = self.outboxes.borrow();
-        let stuck = outboxes.iter().filter_map(|(conn, outbox)| Some((*conn, outbox.stuck()?.0.elapsed())));
+        let stuck =
+            outboxes.iter().filter_map(|(conn, outbox)| Some((*conn, outbox.stuck()?.0.elapsed())));
         let conn = unread::to_park(stuck)?;
         let outbox = outboxes.get(&conn)?.clone();
         let (since, bytes) = outbox.stuck()?;
@@ -162,7 +170,8 @@ impl<S: Socket> Hub<S> {
             let outboxes = self.outboxes.borrow();
             let waiting = outboxes.iter().map(|(conn, outbox)| (*conn, outbox.answers()));
             let most = unread::has_most_answers(waiting);
-            let Some((conn, outbox)) = most.and_then(|conn| Some((conn, outboxes.get(&conn)?.clone())))
+            let Some((conn, outbox)) =
+                most.and_then(|conn| Some((conn, outboxes.get(&conn)?.clone())))
             else {
                 return;
             };

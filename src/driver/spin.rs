@@ -1,9 +1,11 @@
-//! Whether to look again for a moment before going to sleep. To be woken on another core takes longer than most small jobs,
-//! so a leader whose next frame comes soon saves time by not sleeping; one whose next frame does not come wastes it.
+//! Whether to look again for a moment before going to sleep. To be woken on another core takes
+//! longer than most small jobs, so a leader whose next frame comes soon saves time by not sleeping;
+//! one whose next frame does not come wastes it.
 //!
-//! It learns which of the two it is: looks that find nothing, one after the other, end it, with a try now and then; one in
-//! a few that finds something is enough to go on. It does not look at all where the processors are needed by others, or
-//! while blobs flow, which never leave it time to sleep.
+//! It learns which of the two it is: looks that find nothing, one after the other, end it, with a
+//! try now and then; one in a few that finds something is enough to go on. It does not look at all
+//! where the processors are needed by others, or while blobs flow, which never leave it time to
+//! sleep.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +41,6 @@ pub enum SpinMode {
     /// Up to 150 microseconds, where that pays.
     #[default]
     Auto,
-    /// Never.
     Off,
     /// Up to this long, where that pays.
     UpTo(Duration),
@@ -54,10 +55,15 @@ impl FromStr for SpinMode {
             "off" => Ok(SpinMode::Off),
             time => {
                 let time: Span = time.parse().map_err(|_| {
-                    format!("\"{time}\" is no way to spin: use auto, off, or a time such as 50us")
+                    format!(
+                        "\"{time}\" is not a way to spin: use auto, off, or a time such as 50us"
+                    )
                 })?;
                 if time.0 > LONGEST_ASKED {
-                    return Err(format!("{time} is too long to spin: at most {}", Span(LONGEST_ASKED)));
+                    return Err(format!(
+                        "{time} is too long to spin: at most {}",
+                        Span(LONGEST_ASKED)
+                    ));
                 }
                 Ok(SpinMode::UpTo(time.0))
             }
@@ -88,7 +94,8 @@ pub(super) struct Spinner {
 }
 
 impl Spinner {
-    /// For a machine with so many processors: with one, whoever looks is in the way of who should answer.
+    /// For a machine with so many processors: with one, whoever looks is in the way of who should
+    /// answer.
     pub(super) fn new(mode: SpinMode, processors: usize) -> Self {
         let longest = match mode {
             SpinMode::Auto => LONGEST,
@@ -181,7 +188,10 @@ mod tests {
             assert_eq!(text.parse::<SpinMode>().unwrap().to_string(), text);
         }
         assert!("sometimes".parse::<SpinMode>().unwrap_err().contains("50us"));
-        assert_eq!("100ms".parse::<SpinMode>().unwrap_err(), "100ms is too long to spin: at most 1ms");
+        assert_eq!(
+            "100ms".parse::<SpinMode>().unwrap_err(),
+            "100ms is too long to spin: at most 1ms"
+        );
         assert!("1ms".parse::<SpinMode>().is_ok());
     }
 }

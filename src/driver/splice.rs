@@ -1,9 +1,10 @@
-//! A chunk that goes on while it comes, through a pipe, without a look at it. (Through a buffer that does not pay: many
-//! small writes wake the receiver more often than one large one.)
+//! A chunk that goes on while it comes, through a pipe, without a look at it. (Through a buffer
+//! that does not pay: many small writes wake the receiver more often than one large one.)
 //!
-//! The task that reads from its sender writes to its receiver. It never waits for a receiver that takes nothing: what is
-//! left of the chunk is then read into its buffer and waits in the outbox. And its receiver does not wait for a sender that
-//! breaks off: it gets zeros, and word that they are not to be used.
+//! The task that reads from its sender writes to its receiver. It never waits for a receiver that
+//! takes nothing: what is left of the chunk is then read into its buffer and waits in the outbox.
+//! And its receiver does not wait for a sender that breaks off: it gets zeros, and word that they
+//! are not to be used.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,8 +15,8 @@ use bytes::Bytes;
 use tokio::time::{timeout, timeout_at};
 
 use super::hub::Hub;
-use super::pipes::Pipe;
 use super::outbox::Outbox;
+use super::pipes::Pipe;
 use super::socket::Socket;
 use crate::core::ids::ConnId;
 use crate::leader::Spliced;
@@ -24,7 +25,8 @@ use crate::wire::{ChunkStart, Inlet, PoolBuf};
 /// A receiver that takes nothing for so long does not hold up its sender any longer.
 const RECEIVER_WAIT: Duration = Duration::from_millis(100);
 
-/// A sender that takes longer for a chunk, and is waited for, does not hold up its receiver any longer.
+/// A sender that takes longer for a chunk, and is waited for, does not hold up its receiver any
+/// longer.
 const SENDER_WAIT: Duration = Duration::from_secs(1);
 
 /// A chunk that took longer than this held up its receiver.
@@ -139,12 +141,15 @@ impl<S: Socket> Hub<S> {
         (mut buffer, pipe): (PoolBuf, Pipe),
         slot: &RefCell<Option<Splicing<S>>>,
     ) -> io::Result<()> {
-        let outbox = self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
+        let outbox =
+            self.outboxes.borrow().get(&to).filter(|outbox| outbox.is_place_next()).cloned();
         let Some(outbox) = outbox else {
             self.pipes.give(pipe, true);
             drop(buffer);
             inlet.skip();
-            self.with_leader(|leader, now| leader.chunk_spliced(now, conn, &start, Spliced::Broken));
+            self.with_leader(|leader, now| {
+                leader.chunk_spliced(now, conn, &start, Spliced::Broken)
+            });
             return Ok(());
         };
         let here = inlet.begin_splice(&mut buffer);
@@ -152,8 +157,15 @@ impl<S: Socket> Hub<S> {
         let mut hand = InHand { buffer, from: 0, to: here, pipe, in_pipe: 0, to_come };
         let began = Instant::now();
         let deadline = began + SENDER_WAIT;
-        let splicing =
-            Splicing { to, outbox: outbox.clone(), start, began, deadline, written: 0, rest_from: 0 };
+        let splicing = Splicing {
+            to,
+            outbox: outbox.clone(),
+            start,
+            began,
+            deadline,
+            written: 0,
+            rest_from: 0,
+        };
         *slot.borrow_mut() = Some(splicing);
         let mut written = 0;
         let how = loop {
@@ -187,7 +199,9 @@ impl<S: Socket> Hub<S> {
                 }
             }
         };
-        inlet.end_splice(start.sent_len.saturating_sub(u32::try_from(hand.to_come).unwrap_or(u32::MAX)));
+        inlet.end_splice(
+            start.sent_len.saturating_sub(u32::try_from(hand.to_come).unwrap_or(u32::MAX)),
+        );
         self.pipes.give(hand.pipe, hand.in_pipe == 0);
         // Before others look for a buffer.
         drop(hand.buffer);
@@ -219,8 +233,11 @@ impl<S: Socket> Hub<S> {
         chunk: &crate::wire::InChunk,
         slot: &RefCell<Option<Splicing<S>>>,
     ) -> bool {
-        let Some(from) = slot.borrow().as_ref().map(|splicing| splicing.rest_from) else { return false };
-        let rest = chunk.bytes.get(from..).map(|rest| chunk.bytes.slice_ref(rest)).unwrap_or_default();
+        let Some(from) = slot.borrow().as_ref().map(|splicing| splicing.rest_from) else {
+            return false;
+        };
+        let rest =
+            chunk.bytes.get(from..).map(|rest| chunk.bytes.slice_ref(rest)).unwrap_or_default();
         self.end_splice(conn, slot, Spliced::Whole, rest);
         true
     }
@@ -235,7 +252,13 @@ impl<S: Socket> Hub<S> {
         self.end_splice(conn, slot, Spliced::Stalled, Bytes::new());
     }
 
-    fn end_splice(&self, conn: ConnId, slot: &RefCell<Option<Splicing<S>>>, how: Spliced, rest: Bytes) {
+    fn end_splice(
+        &self,
+        conn: ConnId,
+        slot: &RefCell<Option<Splicing<S>>>,
+        how: Spliced,
+        rest: Bytes,
+    ) {
         let Some(splicing) = slot.borrow_mut().take() else { return };
         let how = match how {
             Spliced::Whole if splicing.began.elapsed() > SLOW => Spliced::Slow,

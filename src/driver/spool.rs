@@ -1,8 +1,9 @@
-//! The threads that have the blobs' files. Each does what the leader says about its blobs in that order, so that a chunk is
-//! written before it is read and a file is removed after both.
+//! The threads that have the blobs' files. Each does what the leader says about its blobs in that
+//! order, so that a chunk is written before it is read and a file is removed after both.
 //!
-//! A leader that keeps nothing makes `DATA/spool` when it is first needed, and leaves nothing of it behind. One that does has two
-//! threads, as one alone does not keep a disk busy, and one that looks at parts of datasets: hashing a pack must not hold up what comes.
+//! A leader that keeps nothing makes `DATA/spool` when it is first needed, and leaves nothing of it
+//! behind. One that does has two threads, as one alone does not keep a disk busy, and one that
+//! looks at parts of datasets: hashing a pack must not hold up what comes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,12 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Starts a thread for files beneath `data` that do not outlive it. Outcomes go to `done`, on that thread.
-    pub fn passing(data: &Path, done: impl Fn(DiskDone) + Send + Clone + 'static) -> io::Result<Self> {
+    /// Starts a thread for files beneath `data` that do not outlive it. Outcomes go to `done`, on
+    /// that thread.
+    pub fn passing(
+        data: &Path,
+        done: impl Fn(DiskDone) + Send + Clone + 'static,
+    ) -> io::Result<Self> {
         let mut files = Passing { data: data.to_owned(), files: None };
         if data.join(SPOOL).exists() {
             files.claim()?;
@@ -69,12 +74,15 @@ impl Spool {
             };
             start(format!("blobs-{name}"), work)
         };
-        let threads = (0..THREADS).map(|number| begin(&number.to_string())).collect::<io::Result<_>>()?;
+        let threads =
+            (0..THREADS).map(|number| begin(&number.to_string())).collect::<io::Result<_>>()?;
         Ok(Spool { threads, looks: Some(begin(LOOKS)?) })
     }
 
     fn to_each(&self, operation: impl Fn() -> DiskOp) {
-        self.threads.iter().for_each(|(operations, _)| operations.send(operation()).unwrap_or_default());
+        self.threads
+            .iter()
+            .for_each(|(operations, _)| operations.send(operation()).unwrap_or_default());
     }
 
     /// Does it, after what was said before about the same blob.
@@ -93,8 +101,8 @@ impl Spool {
             return;
         }
         let blob = operation.blob().unwrap_or(Uuid::nil()).as_u128();
-        let at =
-            usize::try_from((blob ^ (blob >> 64)) % self.threads.len().max(1) as u128).unwrap_or_default();
+        let at = usize::try_from((blob ^ (blob >> 64)) % self.threads.len().max(1) as u128)
+            .unwrap_or_default();
         // The thread lives as long as this sender.
         if let Some((operations, _)) = self.threads.get(at) {
             operations.send(operation).ok();
@@ -174,10 +182,12 @@ impl Passing {
     }
 }
 
-/// Whether a spool can be made beneath `data` when it is needed: what is made to find out is removed.
+/// Whether a spool can be made beneath `data` when it is needed: what is made to find out is
+/// removed.
 pub fn check(data: &Path) -> io::Result<()> {
     let made = !data.exists();
-    // A name of its own, as another leader may look at the same moment; that one may also take `data` away again.
+    // A name of its own, as another leader may look at the same moment; that one may also take
+    // `data` away again.
     let place = data.join(format!("check-{}", std::process::id()));
     let try_once = || std::fs::create_dir_all(&place).and_then(|()| std::fs::remove_dir(&place));
     let lost_race = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -186,7 +196,8 @@ pub fn check(data: &Path) -> io::Result<()> {
         std::fs::remove_dir(data).ok();
     }
     tried.map_err(|error| {
-        let text = format!("cannot keep a spool beneath {}: {error}; give another --data", data.display());
+        let text =
+            format!("cannot keep a spool beneath {}: {error}; give another --data", data.display());
         io::Error::new(error.kind(), text)
     })
 }
@@ -215,11 +226,16 @@ mod tests {
         let read = |crc| {
             let (len, conn, buffer) = (5, ConnId(9), pool.take().unwrap());
             spool.execute(DiskOp::Read { blob, index: 2, len, crc, conn, buffer });
-            let DiskDone::Read { conn: ConnId(9), result, .. } = outcomes.recv().unwrap() else { panic!() };
+            let DiskDone::Read { conn: ConnId(9), result, .. } = outcomes.recv().unwrap() else {
+                panic!()
+            };
             result
         };
         spool.execute(write(blob, 2, b"chunk"));
-        assert!(matches!(outcomes.recv().unwrap(), DiskDone::Written { index: 2, result: Ok(()), .. }));
+        assert!(matches!(
+            outcomes.recv().unwrap(),
+            DiskDone::Written { index: 2, result: Ok(()), .. }
+        ));
         let crc = crc32fast::hash(b"chunk");
         assert_eq!(&read(crc).unwrap()[..], b"chunk");
         let damaged = read(crc + 1).unwrap_err();
@@ -253,7 +269,8 @@ mod tests {
         fs::write(root.join(Uuid::from_u128(5).simple().to_string()), b"old").unwrap();
         fs::write(root.join("notes.txt"), b"mine").unwrap();
         let _spool = Spool::passing(data.path(), |_| {}).unwrap();
-        let left: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["notes.txt"]);
     }
 }

@@ -1,4 +1,5 @@
-//! Where a leader keeps what it has: in memory, or in a data directory that it opens before it listens.
+//! Where a leader keeps what it has: in memory, or in a data directory that it opens before it
+//! listens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::store::{self, Opened};
 /// Where a leader keeps what it has.
 #[derive(Debug)]
 pub enum Storage {
-    /// In memory. What does not fit waits in files beneath the data directory, which do not outlive it.
+    /// In memory. What does not fit waits in files beneath the data directory, which do not outlive
+    /// it.
     Memory,
     /// In its data directory.
     Disk(Box<Kept>),
@@ -48,14 +50,15 @@ pub(super) struct Files {
 }
 
 impl Storage {
-    /// Opens the data directory of a node, or makes it. An error says what is wrong, and what to do; nothing was changed then.
+    /// Opens the data directory of a node, or makes it. An error says what is wrong, and what to
+    /// do; nothing was changed then.
     pub fn open(data: &Path, node: i32, segment_bytes: u64) -> Result<Self, String> {
         let started = Instant::now();
         let dir = DataDir::claim(data).map_err(|error| error.to_string())?;
         let is_direct = dir.is_direct();
         let disk: Arc<dyn Disk> = Arc::new(dir);
-        let opened =
-            store::open(&disk, node, Uuid::new_v4(), segment_bytes).map_err(|error| error.to_string())?;
+        let opened = store::open(&disk, node, Uuid::new_v4(), segment_bytes)
+            .map_err(|error| error.to_string())?;
         Ok(Storage::Disk(Box::new(Kept { disk, opened, took: started.elapsed(), is_direct })))
     }
 
@@ -84,13 +87,20 @@ impl Storage {
         let now = Micros::default().plus(since);
         let make_id = Box::new(Uuid::new_v4);
         match self {
-            Storage::Memory => Prepared { leader: Leader::new(config, now, make_id), now, files: None },
+            Storage::Memory => {
+                Prepared { leader: Leader::new(config, now, make_id), now, files: None }
+            }
             Storage::Disk(kept) => {
-                let Kept { disk, opened: Opened { journal, replay, owner, blobs, requests }, took, .. } =
-                    *kept;
+                let Kept {
+                    disk,
+                    opened: Opened { journal, replay, owner, blobs, requests },
+                    took,
+                    ..
+                } = *kept;
                 // A clock that was set back does not turn time around.
                 let now = now.max(replay.latest);
-                let mut leader = Leader::recover(config, now, make_id, Recovered { replay, blobs, requests });
+                let mut leader =
+                    Leader::recover(config, now, make_id, Recovered { replay, blobs, requests });
                 leader.note_recovery(took);
                 Prepared { leader, now, files: Some(Files { disk, owner, journal }) }
             }

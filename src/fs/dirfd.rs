@@ -1,8 +1,9 @@
 //! Opens files beneath a directory and nowhere else (C08).
 //!
-//! A name is walked segment by segment from the directory's handle, and no step follows a symbolic link, so neither a
-//! job's leftovers nor a race can lead outside. That is what `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)` does in
-//! one call; walking works where that call is missing or forbidden too, and inputs need their folders made anyway.
+//! A name is walked segment by segment from the directory's handle, and no step follows a symbolic
+//! link, so neither a job's leftovers nor a race can lead outside. That is what
+//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)` does in one call; walking works where that call
+//! is missing or forbidden too, and inputs need their folders made anyway.
 
 use std::fs::File;
 use std::io;
@@ -21,20 +22,22 @@ const FOLDER_FLAGS: OFlags =
 const LAST_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens the directory that the names are beneath. It is the operator's, so links on the way to it are followed.
+/// Opens the directory that the names are beneath. It is the operator's, so links on the way to it
+/// are followed.
 pub(crate) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Makes a new file, and its folders as far as they are missing. A file that is there already is an error.
+/// Makes a new file, and its folders as far as they are missing. A file that is there already is an
+/// error.
 pub(crate) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     let folder = make_folder(root, name, Mode::RWXU)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
-/// Makes a new file in place of what has its name, unless that is a folder, and its folders as far as they are missing. Who may
-/// use them is for the user's mask to say.
+/// Makes a new file in place of what has its name, unless that is a folder, and its folders as far
+/// as they are missing. Who may use them is for the user's mask to say.
 pub(crate) fn replace(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     let folder = make_folders(root, name.folders(), Mode::from(0o777))?;
     match unlinkat(&folder, name.file(), AtFlags::empty()) {
@@ -89,14 +92,15 @@ pub(crate) fn open_folder(root: &OwnedFd, name: &SafeName) -> io::Result<OwnedFd
 pub(crate) fn open(root: &OwnedFd, name: &SafeName) -> io::Result<Option<File>> {
     match open_any(root, name) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
-        // A folder on the way that is a file, or a link in place of a file or folder, means that the name is not there.
+        // A folder on the way that is a file, or a link in place of a file or folder, means that
+        // the name is not there.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Opens a file or folder that is there, by whatever name a program gave it; `None` if there is none of that name, or a link on
-/// the way.
+/// Opens a file or folder that is there, by whatever name a program gave it; `None` if there is
+/// none of that name, or a link on the way.
 pub(crate) fn open_at(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
     let mut at = openat(root, ".", FOLDER_FLAGS, Mode::empty())?;
     let mut parts = path.components().peekable();
@@ -137,7 +141,10 @@ mod tests {
         let handle = open_root(root.path()).unwrap();
         create(&handle, &name("a/b/c")).unwrap().write_all(b"x").unwrap();
         assert_eq!(std::fs::read(root.path().join("a/b/c")).unwrap(), b"x");
-        assert_eq!(create(&handle, &name("a/b/c")).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            create(&handle, &name("a/b/c")).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
 
         symlink(outside.path(), root.path().join("out")).unwrap();
         symlink(outside.path().join("new"), root.path().join("file")).unwrap();
@@ -175,8 +182,14 @@ mod tests {
         std::fs::write(root.path().join("plain"), "p").unwrap();
         symlink(outside.path(), root.path().join("out")).unwrap();
         symlink(outside.path().join("secret"), root.path().join("link")).unwrap();
-        rustix::fs::mknodat(CWD, root.path().join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
-            .unwrap();
+        rustix::fs::mknodat(
+            CWD,
+            root.path().join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RWXU,
+            0,
+        )
+        .unwrap();
         assert!(open(&handle, &name("plain")).unwrap().is_some());
         for missing in ["out/secret", "link", "pipe", "none", "plain/x", "none/x"] {
             assert!(open(&handle, &name(missing)).unwrap().is_none(), "{missing}");

@@ -1,9 +1,11 @@
-//! Whether a directory is this user's own: nobody else, but root, can put something in the place of what is made there. Where
-//! others can, they lead what is written or read there elsewhere, with the rights of this process.
+//! Whether a directory is this user's own: nobody else, but root, can put something in the place of
+//! what is made there. Where others can, they lead what is written or read there elsewhere, with
+//! the rights of this process.
 //!
-//! A directory in which all may write is fine if it is sticky, as /tmp is: only owners remove or rename there. But everybody can
-//! make things there before this process does, so what is to be used of it must be this user's: see [`make_part`]. A link is
-//! followed only if nobody else can make it lead elsewhere later, and what it led to is the path from then on.
+//! A directory in which all may write is fine if it is sticky, as /tmp is: only owners remove or
+//! rename there. But everybody can make things there before this process does, so what is to be
+//! used of it must be this user's: see [`make_part`]. A link is followed only if nobody else can
+//! make it lead elsewhere later, and what it led to is the path from then on.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -48,8 +50,9 @@ pub(crate) enum SharedDir {
     Look { path: PathBuf, source: io::Error },
 }
 
-/// Looks at a directory, at all that it lies in and at the links on the way to it. Gives its path without links: nobody else can
-/// make that lead elsewhere. One that is not there yet will be this user's, if it is still missing when it is made: look again then.
+/// Looks at a directory, at all that it lies in and at the links on the way to it. Gives its path
+/// without links: nobody else can make that lead elsewhere. One that is not there yet will be this
+/// user's, if it is still missing when it is made: look again then.
 pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     let failed = |source| SharedDir::Look { path: path.to_owned(), source };
     let rules = Rules::new();
@@ -57,7 +60,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     let whole = rules.resolve(&given)?;
     // Links of /proc lead to what they say nothing of.
     let whole = if given.starts_with("/proc") { given } else { whole };
-    // What is no directory is told of by whoever would use it.
+    // What is not a directory is told of by whoever would use it.
     let there = whole.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     // By handles, upwards: what a path says need not be where it leads (`/proc/PID/root`).
     let mut open = openat(CWD, there, LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
@@ -65,7 +68,8 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     for _ in 0..DEPTH_MAX {
         let found = fstat(&open).map_err(|error| failed(error.into()))?;
         rules.judge(&shown, found.st_uid, found.st_gid, found.st_mode)?;
-        let above = openat(&open, "..", LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
+        let above =
+            openat(&open, "..", LOOK, Mode::empty()).map_err(|error| failed(error.into()))?;
         let at = fstat(&above).map_err(|error| failed(error.into()))?;
         if (at.st_dev, at.st_ino) == (found.st_dev, found.st_ino) {
             return Ok(whole);
@@ -76,8 +80,8 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, SharedDir> {
     Err(failed(io::Error::from(io::ErrorKind::InvalidFilename)))
 }
 
-/// The same for a directory of programs, which this process runs as they are. Sticky does not help here: a program that
-/// somebody else adds is run, too.
+/// The same for a directory of programs, which this process runs as they are. Sticky does not help
+/// here: a program that somebody else adds is run, too.
 pub(crate) fn check_programs(path: &Path) -> Result<(), SharedDir> {
     let whole = check(path)?;
     match fs::metadata(&whole) {
@@ -89,8 +93,9 @@ pub(crate) fn check_programs(path: &Path) -> Result<(), SharedDir> {
     }
 }
 
-/// Makes a directory inside one that was checked, if it is not there. One that is there must be a directory of this user's that
-/// nobody else can write to: in a sticky directory somebody else may have been first.
+/// Makes a directory inside one that was checked, if it is not there. One that is there must be a
+/// directory of this user's that nobody else can write to: in a sticky directory somebody else may
+/// have been first.
 pub(crate) fn make_part(path: &Path, mode: u32) -> Result<(), SharedDir> {
     match fs::DirBuilder::new().mode(mode).create(path) {
         Ok(()) => Ok(()),
@@ -112,8 +117,10 @@ pub(crate) enum Part {
 pub(crate) fn check_part(path: &Path, due: Part) -> Result<bool, SharedDir> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
-        // What is no directory is told of by whoever would use it.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        // What is not a directory is told of by whoever would use it.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
             return Ok(false);
         }
         Err(source) => return Err(SharedDir::Look { path: path.to_owned(), source }),
@@ -136,10 +143,15 @@ pub(crate) fn check_part(path: &Path, due: Part) -> Result<bool, SharedDir> {
         };
         return Err(SharedDir::Other { path: path.to_owned(), found, due });
     }
-    // Where all files belong to one user, whoever made them, as on some network file systems, these do too.
+    // Where all files belong to one user, whoever made them, as on some network file systems, these
+    // do too.
     let above = path.parent().and_then(|above| fs::metadata(above).ok()).map(|above| above.uid());
     if found.uid() != rules.user && above != Some(found.uid()) {
-        return Err(SharedDir::Owner { path: path.to_owned(), owner: found.uid(), user: rules.user });
+        return Err(SharedDir::Owner {
+            path: path.to_owned(),
+            owner: found.uid(),
+            user: rules.user,
+        });
     }
     // Sticky does not help here: what is in it is taken.
     match writes(found.uid(), found.gid(), found.mode()) {
@@ -195,7 +207,9 @@ impl Rules {
             }
             links += 1;
             if links > LINKS_MAX {
-                return Err(failed(io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error())));
+                return Err(failed(io::Error::from_raw_os_error(
+                    rustix::io::Errno::LOOP.raw_os_error(),
+                )));
             }
             let target = fs::read_link(&next).map_err(failed)?;
             if target.is_absolute() {
@@ -217,7 +231,8 @@ impl Rules {
     }
 }
 
-/// Whether others than the owner may write. A group with the number of the owner has no other members, by custom.
+/// Whether others than the owner may write. A group with the number of the owner has no other
+/// members, by custom.
 fn writes(owner: u32, group: u32, mode: u32) -> bool {
     mode & OTHERS_WRITE != 0 || mode & GROUP_WRITES != 0 && group != owner
 }
@@ -258,11 +273,20 @@ mod tests {
         ] {
             assert!(judge(owner, group, mode).is_ok(), "{owner} {group} {mode:o}");
         }
-        for (owner, group, mode) in [(1001, 1001, 0o40700), (OVERFLOW_UID, 0, 0o40755), (1001, 0, 0o41777)] {
-            assert!(matches!(judge(owner, group, mode), Err(SharedDir::Owner { .. })), "{owner} {mode:o}");
+        for (owner, group, mode) in
+            [(1001, 1001, 0o40700), (OVERFLOW_UID, 0, 0o40755), (1001, 0, 0o41777)]
+        {
+            assert!(
+                matches!(judge(owner, group, mode), Err(SharedDir::Owner { .. })),
+                "{owner} {mode:o}"
+            );
         }
-        for (owner, group, mode) in [(1000, 100, 0o40775), (0, 50, 0o42775), (1000, 1000, 0o40777)] {
-            assert!(matches!(judge(owner, group, mode), Err(SharedDir::Writable { .. })), "{group} {mode:o}");
+        for (owner, group, mode) in [(1000, 100, 0o40775), (0, 50, 0o42775), (1000, 1000, 0o40777)]
+        {
+            assert!(
+                matches!(judge(owner, group, mode), Err(SharedDir::Writable { .. })),
+                "{group} {mode:o}"
+            );
         }
         let inside = Rules { in_namespace: true, ..rules };
         assert!(inside.judge(Path::new("/"), OVERFLOW_UID, OVERFLOW_UID, 0o40755).is_ok());
@@ -294,7 +318,8 @@ mod tests {
         fs::create_dir_all(base.join("a/b")).unwrap();
         symlink("a/../a/b", base.join("relative")).unwrap();
         symlink(base.join("relative"), base.join("absolute")).unwrap();
-        for (given, due) in [("relative", "a/b"), ("absolute/new/x", "a/b/new/x"), ("a/../a", "a")] {
+        for (given, due) in [("relative", "a/b"), ("absolute/new/x", "a/b/new/x"), ("a/../a", "a")]
+        {
             assert_eq!(check(&base.join(given)).unwrap(), base.join(due), "{given}");
         }
         symlink("loop", base.join("loop")).unwrap();

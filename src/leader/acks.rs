@@ -12,8 +12,9 @@ use crate::core::ids::{ConnId, JobId};
 const REFUSALS_LOGGED_MAX: u64 = 16;
 
 impl Leader {
-    /// A worker has ended a job, or will not. Of a job that it has nothing to do with, what others bring of
-    /// its result stays, and so does what the job has; the broker says what the worker is to hear.
+    /// A worker has ended a job, or will not. Of a job that it has nothing to do with, what others
+    /// bring of its result stays, and so does what the job has; the broker says what the worker is
+    /// to hear.
     pub(super) fn ack(&mut self, conn: ConnId, body: AckBody) {
         let AckBody { job, named, says, parts, payload } = body;
         let is_foreign = self.broker.is_foreign_ack(conn, job, named);

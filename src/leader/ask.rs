@@ -1,5 +1,5 @@
-//! Answers to questions on the same port (docs/protocol.md, "Questions"): the leader's parts say what they know, and what
-//! [`Questions`](super::questions::Questions) wants done is done.
+//! Answers to questions on the same port (docs/protocol.md, "Questions"): the leader's parts say
+//! what they know, and what [`Questions`](super::questions::Questions) wants done is done.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs, Lack,
-    Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs,
+    Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
@@ -31,7 +31,8 @@ use crate::units::ByteSize;
 /// What one answer lists at most.
 pub(super) const LISTED_MAX: usize = 1000;
 
-/// For so long a status shows that a worker handed a job back: jobs that no other takes are tried there again more often.
+/// For so long a status shows that a worker handed a job back: jobs that no other takes are tried
+/// there again more often.
 const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// Patterns of a worker that a status lists.
@@ -74,7 +75,12 @@ impl Leader {
                 QuestionAction::Fail { by, json } => {
                     let session = self.peers.get(by.conn);
                     let frame = session.and_then(|session| {
-                        session.answer(by.id, by.verb.as_str(), AnswerStatus::Error, json.as_bytes())
+                        session.answer(
+                            by.id,
+                            by.verb.as_str(),
+                            AnswerStatus::Error,
+                            json.as_bytes(),
+                        )
                     });
                     self.send(by.conn, frame);
                 }
@@ -126,7 +132,10 @@ impl Leader {
             | Question::DatasetVerify(_)
             | Question::DatasetPush(_)) => self.dataset_event(DatasetEvent::Asked { by, question }),
             // These are the questions' own.
-            Question::DlqRequeue(_) | Question::DlqPurge(_) | Question::Cancel(_) | Question::BlobGc(_) => {}
+            Question::DlqRequeue(_)
+            | Question::DlqPurge(_)
+            | Question::Cancel(_)
+            | Question::BlobGc(_) => {}
         }
     }
 
@@ -143,7 +152,8 @@ impl Leader {
         self.questions(QuestionEvent::Answered { by: by.clone(), answer: Err(text.to_owned()) });
     }
 
-    /// The log takes nothing: those whose operations wait for it hear that now. What they asked for is done when it takes more.
+    /// The log takes nothing: those whose operations wait for it hear that now. What they asked for
+    /// is done when it takes more.
     pub(super) fn answer_those_that_wait(&mut self) {
         if let Some(trouble) = self.log.trouble().map(str::to_owned) {
             self.questions(QuestionEvent::LogStuck { trouble });
@@ -161,21 +171,25 @@ impl Leader {
             ));
         }
         if !job.has_ended() {
-            return Err(format!("job {job_id} has not ended: wait for it, or look at `heft status`"));
+            return Err(format!(
+                "job {job_id} has not ended: wait for it, or look at `heft status`"
+            ));
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
-        let whole = outcome::result_of(&self.broker, &self.payloads.held, job, &self.config.address, true);
+        let whole =
+            outcome::result_of(&self.broker, &self.payloads.held, job, &self.config.address, true);
         let whole = outcome::without_lost(whole, &lost);
         let result = serde_json::from_slice(&whole).map_err(|_| {
-            format!("the result of job {job_id} is {} bytes that are no JobResult", whole.len())
+            format!("the result of job {job_id} is {} bytes that are not a JobResult", whole.len())
         })?;
         let frame = |leader: &Leader, result: Value| {
             let json = written(&Found { found: true, result }).ok()?.to_string();
             let session = leader.peers.get(by.conn)?;
             session.answer(by.id, by.verb.as_str(), AnswerStatus::Whole, json.as_bytes())
         };
-        // A result that fills a frame does not fit an answer, which has a little more around it: what is long of it goes apart.
+        // A result that fills a frame does not fit an answer, which has a little more around it:
+        // what is long of it goes apart.
         let (mut answer, mut named) = (frame(self, result), Named::Brought);
         if let (None, Some(returned)) = (&answer, returned)
             && let Some(apart) = self.parts_apart(job_id, returned, &whole)
@@ -183,7 +197,8 @@ impl Leader {
             let result = serde_json::from_slice(&apart).unwrap_or_default();
             (answer, named) = (frame(self, result), Named::Made);
         }
-        let answer = answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
+        let answer =
+            answer.ok_or_else(|| format!("the result of job {job_id} does not fit an answer"))?;
         if let Some(result) = returned {
             self.send_parts(by.conn, job_id, result, named, true);
         }
@@ -216,15 +231,17 @@ impl Leader {
             lacks: self.lacks(worker),
         });
         let queued_by = self.broker.queues().len_by_client();
-        let clients = self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
-            id: client.to_string(),
-            cap: self.broker.cap_of(client),
-            in_flight: state.running(client),
-            queued: queued_by.get(client).copied().unwrap_or(0) as u64,
-            connections: connections as u64,
-        });
+        let clients =
+            self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
+                id: client.to_string(),
+                cap: self.broker.cap_of(client),
+                in_flight: state.running(client),
+                queued: queued_by.get(client).copied().unwrap_or(0) as u64,
+                connections: connections as u64,
+            });
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues = queues.map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        let queues = queues
+            .map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
         Status {
             leader: self.leader_status(),
             jobs,
@@ -285,7 +302,8 @@ impl Leader {
             1 => format!("{waits}the result of 1 job is among what waits; "),
             results => format!("{waits}the results of {results} jobs are among what waits; "),
         };
-        let first = self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
+        let first =
+            self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
         let first = first.unwrap_or_default();
         let fill = self.relay.fill();
         let datasets = match self.broker.state().dataset_count() {
@@ -329,9 +347,10 @@ impl Leader {
     fn dead_job(&self, job: &Job) -> DeadJob {
         let (reason, since) = match job.phase {
             Phase::Dead { at, why } => (why.text(), self.now.since(at).as_millis()),
-            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Done { .. } => {
-                ("", 0)
-            }
+            Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. }
+            | Phase::Done { .. } => ("", 0),
         };
         DeadJob {
             job_id: job.id().to_string(),

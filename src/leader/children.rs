@@ -1,5 +1,6 @@
-//! What the workers of one job to all of them are sent: the same request, but for its id. It is written once, and all frames share
-//! it, so that a job costs the leader its size and not its size for each worker.
+//! What the workers of one job to all of them are sent: the same request, but for its id. It is
+//! written once, and all frames share it, so that a job costs the leader its size and not its size
+//! for each worker.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use crate::core::ids::JobId;
 use crate::model::{Deliver, JobRequest, JsonModel};
 use crate::summed::{Fronted, Summed};
 
-/// Requests that are kept for workers that have yet to get them. One that is not there is written anew.
+/// Requests that are kept for workers that have yet to get them. One that is not there is written
+/// anew.
 const COMMONS_MAX: usize = 4;
 
 /// What of a request is written anew for a worker.
@@ -102,9 +104,14 @@ pub(super) struct Commons {
 }
 
 impl Commons {
-    /// The request of a job's children, as such a worker gets it. What changed in memory since it was written is not used: a classic worker
-    /// could not tell.
-    pub(super) fn get(&self, owner: JobId, is_classic: bool, rewriting: Rewriting) -> Option<Common> {
+    /// The request of a job's children, as such a worker gets it. What changed in memory since it
+    /// was written is not used: a classic worker could not tell.
+    pub(super) fn get(
+        &self,
+        owner: JobId,
+        is_classic: bool,
+        rewriting: Rewriting,
+    ) -> Option<Common> {
         let is_it = |common: &&Common| {
             (common.owner, common.is_classic, common.rewriting) == (owner, is_classic, rewriting)
         };
@@ -162,7 +169,8 @@ mod tests {
     #[test]
     fn children_share_all_of_a_request_but_its_id_and_what_is_no_request_stays_as_it_is() {
         let id = |number: u128| JobId(Uuid::from_u128(number));
-        let request = JobRequest { exec_name: "calc".into(), deliver: Deliver::All, ..JobRequest::default() };
+        let request =
+            JobRequest { exec_name: "calc".into(), deliver: Deliver::All, ..JobRequest::default() };
         for payload in [Bytes::from(request.to_json()), Bytes::from_static(b"raw")] {
             let mut commons = Commons::default();
             let made = (Summed::from(for_child(&payload, JobId(Uuid::nil()))), None);

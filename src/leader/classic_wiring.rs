@@ -1,5 +1,5 @@
-//! The leader's side of classic peers: it hands their large frames and puts on, and has datasets made of
-//! inputs that their agents are to get.
+//! The leader's side of classic peers: it hands their large frames and puts on, and has datasets
+//! made of inputs that their agents are to get.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,12 @@ impl Leader {
     // --- large frames
 
     /// A frame begins that is too large to be gathered.
-    pub fn bulk_starts(&mut self, now: Micros, conn: ConnId, head: &Head<'_>) -> Result<(), HangUp> {
+    pub fn bulk_starts(
+        &mut self,
+        now: Micros,
+        conn: ConnId,
+        head: &Head<'_>,
+    ) -> Result<(), HangUp> {
         self.pass_time(now);
         let Some(session) = self.peers.get_mut(conn) else {
             let first = head.kind().map_or("unknown", Kind::name);
@@ -114,7 +119,13 @@ impl Leader {
     // --- puts (T06): their contents become packs; what becomes of those is the datasets' matter
 
     /// A classic client puts a dataset, in a small frame.
-    pub(super) fn classic_put(&mut self, conn: ConnId, request: Uuid, subject: &str, payload: &Bytes) {
+    pub(super) fn classic_put(
+        &mut self,
+        conn: ConnId,
+        request: Uuid,
+        subject: &str,
+        payload: &Bytes,
+    ) {
         let put = CachePutRequest::parse(payload).map_err(|error| error.to_string());
         self.cache_put(conn, request, subject, put, None);
     }
@@ -193,7 +204,10 @@ impl Leader {
             };
             if entry.sha256.is_some_and(|sha256| sha256 != made.sha256) {
                 wrong.get_or_insert_with(|| {
-                    format!("\"{}\" does not hash to the SHA-256 that came with it: put it again", entry.name)
+                    format!(
+                        "\"{}\" does not hash to the SHA-256 that came with it: put it again",
+                        entry.name
+                    )
                 });
             }
             files.entry(name).or_insert(made);
@@ -230,15 +244,16 @@ impl Leader {
     pub(super) fn stage(&mut self, job: JobId) {
         let (input, known) = (self.payloads.held.input(job), self.broker.state().job(job));
         let files = input.zip(known).ok_or_else(|| "the request cannot be read".to_owned());
-        let files = files.and_then(|(input, known)| files_to_stage(known, &input.payload, &self.relay));
+        let files =
+            files.and_then(|(input, known)| files_to_stage(known, &input.payload, &self.relay));
         match files {
             Ok(files) => self.stagings.add(job, files, (self.make_id)()),
             Err(why) => self.not_staged(NotStaged { job, why, again: false }),
         }
     }
 
-    /// Goes on with the first of the jobs whose inputs become datasets; says whether it did anything that
-    /// others may have to hear of.
+    /// Goes on with the first of the jobs whose inputs become datasets; says whether it did
+    /// anything that others may have to hear of.
     pub(super) fn stage_on(&mut self) -> bool {
         if self.broker.is_draining() {
             self.stagings.pause();
@@ -284,7 +299,8 @@ impl Leader {
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }
 
-    /// A job has ended: what is being made of its inputs is nobody's any more. What was made goes by itself.
+    /// A job has ended: what is being made of its inputs is nobody's any more. What was made goes
+    /// by itself.
     pub(super) fn forget_staging(&mut self, job: JobId) {
         self.stagings.forget(job, &mut self.relay);
         self.dataset_event(DatasetEvent::StagingOver { job });

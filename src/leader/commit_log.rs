@@ -1,7 +1,7 @@
 //! When records count: at once where nothing outlives the leader, else when the log has them.
 //!
-//! A machine of its own: records go in ([`CommitLog::append`]), what the log's thread has done comes
-//! back ([`CommitLog::done`]), and [`CommitLog::poll`] says what follows.
+//! A machine of its own: records go in ([`CommitLog::append`]), what the log's thread has done
+//! comes back ([`CommitLog::done`]), and [`CommitLog::poll`] says what follows.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,7 +19,6 @@ use crate::store::replay::Key;
 /// After so many bytes in the log it is looked how much room is left.
 const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
-/// What follows.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -76,7 +75,6 @@ impl CommitLog {
         self.disk.is_some()
     }
 
-    /// For operators.
     pub(super) fn describe(&self) -> Log {
         let Some(disk) = &self.disk else { return Log::default() };
         Log {
@@ -118,7 +116,12 @@ impl CommitLog {
                     disk.placing.insert(index, key);
                     attached
                 });
-                self.actions.push_back(LogAction::Do(LogOp::Append { index, record, attached, sync }));
+                self.actions.push_back(LogAction::Do(LogOp::Append {
+                    index,
+                    record,
+                    attached,
+                    sync,
+                }));
                 disk.single.propose(index, sync)
             }
         };
@@ -175,7 +178,9 @@ mod tests {
     fn all(log: &mut CommitLog) -> Vec<String> {
         std::iter::from_fn(|| log.poll())
             .map(|action| match action {
-                LogAction::Do(LogOp::Append { index, sync, .. }) => format!("append {} {sync}", index.0),
+                LogAction::Do(LogOp::Append { index, sync, .. }) => {
+                    format!("append {} {sync}", index.0)
+                }
                 LogAction::Do(op) => format!("{op:?}"),
                 LogAction::Committed(index) => format!("committed {}", index.0),
                 LogAction::Placed { place, .. } => format!("placed at {}", place.offset),
@@ -214,14 +219,18 @@ mod tests {
         assert_eq!(all(&mut log), ["committed 3"]);
         log.done(written(None, Vec::new(), MEASURE_AFTER_BYTES));
         assert_eq!(all(&mut log), ["measure"]);
-        assert_eq!((log.describe().log_records, log.describe().log_bytes), (2, MEASURE_AFTER_BYTES + 100));
+        assert_eq!(
+            (log.describe().log_records, log.describe().log_bytes),
+            (2, MEASURE_AFTER_BYTES + 100)
+        );
     }
 
     #[test]
     fn payloads_have_their_place_before_their_record_counts() {
         let mut log = CommitLog::on_disk();
         let key = Key::Input(JobId(Uuid::nil()));
-        let attached = Attached { from_ours: true, blobs: Vec::new(), payload: Bytes::new().into() };
+        let attached =
+            Attached { from_ours: true, blobs: Vec::new(), payload: Bytes::new().into() };
         log.append(Index(1), record(), Some((key, attached)), true);
         all(&mut log);
         let place = Place { file: FileNo::log(1), offset: 7, len: 0, crc: 0 };

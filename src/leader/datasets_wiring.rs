@@ -1,4 +1,5 @@
-//! The leader's side of its datasets: hands them events with the facts of the moment, and does what they want done.
+//! The leader's side of its datasets: hands them events with the facts of the moment, and does what
+//! they want done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use uuid::Uuid;
 
 use super::children::CommonId;
 use super::datasets::{
-    Again, DatasetAction, DatasetEvent, Facts, MANIFEST, PACK, RestoredPart, Says, WorkerFacts, WorkerKind,
+    Again, DatasetAction, DatasetEvent, Facts, MANIFEST, PACK, RestoredPart, Says, WorkerFacts,
+    WorkerKind,
 };
 use super::pacing::{Memory, Posting};
 use super::peers::Peers;
@@ -29,8 +31,8 @@ use crate::core::worker::Worker;
 use crate::core::{Broker, Event};
 use crate::model::{CachePutRequest, CachePutResult, JsonModel};
 use crate::store::blobs::DiskOp;
-use crate::store::verify::{LIST_CHUNKS_MAX, VerifyRequest, Verified};
 use crate::store::map::Map;
+use crate::store::verify::{LIST_CHUNKS_MAX, Verified, VerifyRequest};
 
 /// The id of a put of nothing: the cache's own directory, which is there.
 const NOTHING: &str = ".";
@@ -100,7 +102,10 @@ impl Facts for Seen<'_> {
     }
 
     fn can_lose_its_inputs(&self, job: JobId) -> bool {
-        self.broker.state().job(job).is_none_or(|job: &Job| matches!(job.phase, Phase::Queued { .. }))
+        self.broker
+            .state()
+            .job(job)
+            .is_none_or(|job: &Job| matches!(job.phase, Phase::Queued { .. }))
     }
 
     fn is_draining(&self) -> bool {
@@ -176,10 +181,13 @@ impl Leader {
                     self.send(conn, frame);
                 }
                 DatasetAction::Refuse { conn, request, refusal } => {
-                    let frame = self.peers.get(conn).and_then(|session| refusal.frame(session, request));
+                    let frame =
+                        self.peers.get(conn).and_then(|session| refusal.frame(session, request));
                     self.send(conn, frame);
                 }
-                DatasetAction::CacheAck { conn, request, result } => self.cache_ack(conn, request, result),
+                DatasetAction::CacheAck { conn, request, result } => {
+                    self.cache_ack(conn, request, result)
+                }
                 DatasetAction::AskClassic { conn } => {
                     let nothing = CachePutRequest {
                         cache_id: NOTHING.to_owned(),
@@ -195,7 +203,8 @@ impl Leader {
                 }
                 DatasetAction::SendDataset { conn, version, payload } => {
                     let session = self.peers.get(conn);
-                    let frame = session.and_then(|session| session.cache_put(version, payload).ok());
+                    let frame =
+                        session.and_then(|session| session.cache_put(version, payload).ok());
                     if let Some(frame) = frame {
                         // One at a time for each worker, and the same for all of them.
                         let memory = Memory::Common(CommonId::Dataset(version));
@@ -213,7 +222,9 @@ impl Leader {
                 DatasetAction::NotStaged { job, why } => {
                     self.not_staged(NotStaged { job, why, again: true });
                 }
-                DatasetAction::Expect { blob, open, plan } => self.relay.expect(blob, open, plan, true),
+                DatasetAction::Expect { blob, open, plan } => {
+                    self.relay.expect(blob, open, plan, true)
+                }
                 DatasetAction::Accept { conn, blob, open } => self.accept(conn, blob, open),
                 DatasetAction::TurnAway { conn, blob } => self.relay.turn_away(conn, blob),
                 DatasetAction::KeepManifest { blob, key, bytes } => {
@@ -223,7 +234,8 @@ impl Leader {
                         self.relay.gather(blob, Purpose::Dataset, index, bytes.slice(start..end));
                     }
                     let size = bytes.len() as u64;
-                    let kept = self.relay.gathered(blob, JobId(key), Purpose::Dataset, MANIFEST, size);
+                    let kept =
+                        self.relay.gathered(blob, JobId(key), Purpose::Dataset, MANIFEST, size);
                     if let Err(error) = kept {
                         let text = error.to_string();
                         self.dataset_event(DatasetEvent::Failed { blob, text });
@@ -297,14 +309,18 @@ impl Leader {
             (DatasetSays::Lack { version, lack }, Some(worker)) => {
                 DatasetEvent::WorkerLacks { conn, worker, version, lack }
             }
-            (DatasetSays::Have(have), Some(worker)) => DatasetEvent::WorkerHas { conn, worker, have },
+            (DatasetSays::Have(have), Some(worker)) => {
+                DatasetEvent::WorkerHas { conn, worker, have }
+            }
             (DatasetSays::Ack { to, result }, Some(worker)) => {
                 DatasetEvent::WorkerAcked { worker, to, result }
             }
             (DatasetSays::Classic { request, subject, payload }, _) => {
                 return self.classic_put(conn, request, &subject, &payload);
             }
-            (DatasetSays::Lack { .. } | DatasetSays::Have(_) | DatasetSays::Ack { .. }, None) => return,
+            (DatasetSays::Lack { .. } | DatasetSays::Have(_) | DatasetSays::Ack { .. }, None) => {
+                return;
+            }
         };
         self.dataset_event(event);
     }
@@ -313,7 +329,10 @@ impl Leader {
     pub(super) fn worker_joined(&mut self, conn: ConnId) {
         let Some(session) = self.peers.get(conn) else { return };
         // One whose hello was refused changes nothing for the worker whose id it has.
-        let Some(worker) = session.worker().filter(|worker| self.broker.is_at(*worker, conn)) else { return };
+        let Some(worker) = session.worker().filter(|worker| self.broker.is_at(*worker, conn))
+        else {
+            return;
+        };
         let kind = match session.agent() {
             Some(agent) => WorkerKind::Agent { only: agent.only },
             None if session.takes_cache_puts() => WorkerKind::Classic,
@@ -343,11 +362,13 @@ impl Leader {
         Ok(())
     }
 
-    /// Takes the blobs of an earlier life that belong to datasets.
+    /// Takes the blobs of a previous run that belong to datasets.
     pub(super) fn restore_datasets(&mut self, maps: &mut HashMap<BlobId, Map>) {
         let kept: Vec<(BlobId, bool)> = {
             let datasets = self.broker.state().datasets();
-            datasets.flat_map(|dataset| dataset.blobs().map(|blob| (blob, blob == dataset.version))).collect()
+            datasets
+                .flat_map(|dataset| dataset.blobs().map(|blob| (blob, blob == dataset.version)))
+                .collect()
         };
         for (blob, is_manifest) in kept {
             if self.relay.knows(blob) {
@@ -359,7 +380,9 @@ impl Leader {
             };
             let part = if is_manifest { RestoredPart::Manifest } else { RestoredPart::Pack };
             match restored {
-                Err(why) => error!(%blob, "a part of a dataset is lost; put the dataset again: {why}"),
+                Err(why) => {
+                    error!(%blob, "a part of a dataset is lost; put the dataset again: {why}")
+                }
                 Ok(()) => self.dataset_event(DatasetEvent::Restored { blob, part }),
             }
         }

@@ -1,4 +1,5 @@
-//! Results on their way to clients: whole, with what is long of them beside, or cut where a client takes no more.
+//! Results on their way to clients: whole, with what is long of them beside, or cut where a client
+//! takes no more.
 
 use chunking::message::{Features, Reason};
 use chunking::{EncodeError, limits};
@@ -12,13 +13,15 @@ use crate::core::Event;
 use crate::core::ids::{ConnId, JobId, ResultId, Run};
 
 impl Leader {
-    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or cut.
+    /// Whether a client may be sent other bytes than a worker's result has: without its parts, or
+    /// cut.
     pub(super) fn cuts(&self, conn: ConnId, result: ResultId) -> bool {
         let takes_parts = self.takes_transfers(conn);
         let has_parts = !self.blobs.of_result(result).is_empty();
         // Under the longest subject it would not fit.
         let longest = limits::FRAME_BODY_BYTES_MAX as usize - limits::SUBJECT_BYTES_MAX - 39;
-        let may_be_cut = self.payloads.held.result(result).is_some_and(|result| result.len() > longest);
+        let may_be_cut =
+            self.payloads.held.result(result).is_some_and(|result| result.len() > longest);
         has_parts && (!takes_parts || !self.lost_parts(result).is_empty()) || may_be_cut
     }
 
@@ -29,9 +32,11 @@ impl Leader {
             self.broker.handle(self.now, Event::NotDelivered { job: id });
             return None;
         };
-        // While its result waited its time may have been over, and it may have been submitted again.
+        // While its result waited its time may have been over, and it may have been submitted
+        // again.
         let Some(job) = self.broker.state().job(id) else {
-            let text = "the result was kept until now, and is not any more (--result-ttl)".to_owned();
+            let text =
+                "the result was kept until now, and is not any more (--result-ttl)".to_owned();
             self.refuse(conn, id, RefusalText::new(Reason::UNKNOWN, text));
             return None;
         };
@@ -50,7 +55,8 @@ impl Leader {
         if !takes_parts && self.has_results_apart(job) {
             whole = outcome::with_results_apart(whole, id, address);
         }
-        // Most results fit. One that does not is cut down until it does: a client must not wait for ever.
+        // Most results fit. One that does not is cut down until it does: a client must not wait for
+        // ever.
         let frame = match session.result(id, whole.clone()) {
             None => {
                 // That is all it ever gets.

@@ -29,8 +29,8 @@ impl Leader {
         self.log_on();
     }
 
-    /// Whether forgetting has an effect that cannot be taken back: somebody is told that a dead job is gone, or files are
-    /// removed that the log would still refer to.
+    /// Whether forgetting has an effect that cannot be taken back: somebody is told that a dead job
+    /// is gone, or files are removed that the log would still refer to.
     fn is_told(&self, record: &Record) -> bool {
         let Record::Forget { job, .. } = record else { return false };
         let Some(job) = self.broker.state().job(*job) else { return false };
@@ -71,7 +71,9 @@ impl Leader {
         while let Some(action) = self.log.poll() {
             match action {
                 LogAction::Do(op) => self.outputs.push_back(Output::Log(op)),
-                LogAction::Committed(index) => self.broker.handle(self.now, Event::Committed { index }),
+                LogAction::Committed(index) => {
+                    self.broker.handle(self.now, Event::Committed { index })
+                }
                 LogAction::Placed { key, place } => self.payloads.held.placed(key, place),
                 LogAction::Moved { key, from, to } => self.payloads.held.moved(key, &from, to),
                 LogAction::Read { key, result } => self.payloads.was_read(key, result),
@@ -101,8 +103,9 @@ impl Leader {
         if self.log.is_durable() { Durability::Disk } else { Durability::Memory }
     }
 
-    /// Whether so much waits for the log that it is better to wait for it before more is read. Not for one that takes nothing: what then comes
-    /// is refused, and whoever has something else to say is heard.
+    /// Whether so much waits for the log that it is better to wait for it before more is read. Not
+    /// for one that takes nothing: what then comes is refused, and whoever has something else to
+    /// say is heard.
     pub fn is_log_behind(&self) -> bool {
         let unlogged = self.payloads.held.unlogged_bytes();
         self.log.is_durable() && self.log.trouble().is_none() && unlogged > LOG_BEHIND_BYTES

@@ -3,7 +3,8 @@
 use super::Leader;
 use super::ask::LISTED_MAX;
 use crate::answers::{
-    Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, DatasetAt, DatasetState, Takes, Verdict, Waits, WaitsFor,
+    DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
+    Verdict, Waits, WaitsFor,
 };
 use crate::core;
 use crate::core::action::OperateError;
@@ -22,8 +23,8 @@ impl Leader {
         let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));
         let input_room = waits.as_ref().filter(|waits| matches!(waits, explain::WaitsFor::Client));
         let input_room = input_room.and_then(|_| self.relay.why_inputs_wait(job));
-        let input_room =
-            input_room.map(|why| no_room(WaitsFor::InputRoom, format!("room for its inputs: {why}")));
+        let input_room = input_room
+            .map(|why| no_room(WaitsFor::InputRoom, format!("room for its inputs: {why}")));
         let (phase, worker) = match phase {
             core::job::Phase::Queued { .. } => (Phase::Queued, None),
             core::job::Phase::Leased { worker, .. } if self.broker.is_returning(worker, job) => {
@@ -36,7 +37,8 @@ impl Leader {
         };
         let caches: Vec<CacheId> = datasets.iter().map(|named| named.cache.clone()).collect();
         let unheld = |worker: &Seen| self.datasets.unheld(&self.facts(), worker.id, &caches);
-        let waits = waits.map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
+        let waits = waits
+            .map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
         Ok(Explained {
             job_id: job.to_string(),
             run: run.0,
@@ -59,10 +61,13 @@ impl Leader {
         })
     }
 
-    /// Tells the client of a job that its worker handed it back because it cannot hold a dataset that the job names.
+    /// Tells the client of a job that its worker handed it back because it cannot hold a dataset
+    /// that the job names.
     pub(super) fn tell_what_is_not_held(&mut self, conn: ConnId, id: JobId) {
         let Some(worker) = self.peers.worker_at(conn) else { return };
-        let Some(job) = self.broker.state().job(id).filter(|job| job.is_with(worker)) else { return };
+        let Some(job) = self.broker.state().job(id).filter(|job| job.is_with(worker)) else {
+            return;
+        };
         let Some(why) = self.datasets.unheld(&self.facts(), worker, job.datasets()) else { return };
         let known = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(client) = self.broker.submitter_of(known, &job.submission.client) else { return };
@@ -70,7 +75,8 @@ impl Leader {
         self.tell_lazily(client, |session| session.waiting(known, &text));
     }
 
-    /// What a job waits for whose last worker handed it back because it cannot hold a dataset that the job names.
+    /// What a job waits for whose last worker handed it back because it cannot hold a dataset that
+    /// the job names.
     fn cannot_be_held(&self, id: JobId, waits: &explain::WaitsFor) -> Option<Waits> {
         use explain::WaitsFor::{BackOff, Data, Nearer, Room, Turn};
         let until = if let BackOff { until } = waits { Some(until) } else { None };
@@ -85,7 +91,8 @@ impl Leader {
             text: format!("worker {} {why}; it is tried again, or another is", last.worker),
             worker: Some(last.worker.to_string()),
             waited_ms: None,
-            left_ms: until.map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX)),
+            left_ms: until
+                .map(|until| u64::try_from(until.since(self.now).as_millis()).unwrap_or(u64::MAX)),
         })
     }
 
@@ -104,7 +111,9 @@ impl Leader {
             explain::WaitsFor::Data { worker, since, until } => {
                 (WaitsFor::Data, Some(worker), Some(since), Some(until))
             }
-            explain::WaitsFor::Nearer { since, until } => (WaitsFor::Nearer, None, Some(since), Some(until)),
+            explain::WaitsFor::Nearer { since, until } => {
+                (WaitsFor::Nearer, None, Some(since), Some(until))
+            }
             explain::WaitsFor::Worker => (WaitsFor::Worker, None, None, None),
             explain::WaitsFor::CapableWorker => (WaitsFor::CapableWorker, None, None, None),
             explain::WaitsFor::Reader { kind: PayloadKind::Request } => {
@@ -113,13 +122,17 @@ impl Leader {
             explain::WaitsFor::Reader { kind: PayloadKind::Folders } => {
                 (WaitsFor::FoldersWorker, None, None, None)
             }
-            explain::WaitsFor::Reader { kind: PayloadKind::Raw } => (WaitsFor::RawWorker, None, None, None),
+            explain::WaitsFor::Reader { kind: PayloadKind::Raw } => {
+                (WaitsFor::RawWorker, None, None, None)
+            }
             explain::WaitsFor::Agent => (WaitsFor::Agent, None, None, None),
             explain::WaitsFor::Room => (WaitsFor::Room, None, None, None),
             explain::WaitsFor::Stop => (WaitsFor::Stop, None, None, None),
             explain::WaitsFor::Turn => (WaitsFor::Turn, None, None, None),
         };
-        let ms = |from: Micros, to: Micros| u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX);
+        let ms = |from: Micros, to: Micros| {
+            u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
+        };
         Waits {
             what,
             text: waits.to_string(),

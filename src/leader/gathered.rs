@@ -1,6 +1,7 @@
-//! The result of a job to all workers. What each of them returned is a result of its own, under the child's id, and stays where it is;
-//! this one lists them, a line of JSON each. A line has the whole result as long as all of them fit a frame; else it says that the result is to be
-//! asked for by the child's id. So the leader never holds the results of all workers at once.
+//! The result of a job to all workers. What each of them returned is a result of its own, under the
+//! child's id, and stays where it is; this one lists them, a line of JSON each. A line has the
+//! whole result as long as all of them fit a frame; else it says that the result is to be asked for
+//! by the child's id. So the leader never holds the results of all workers at once.
 
 use std::collections::HashSet;
 
@@ -66,9 +67,11 @@ pub(super) fn children<'a>(broker: &'a Broker, parent: &'a Job) -> impl Iterator
     parent.children.iter().filter_map(|child| broker.state().job(*child))
 }
 
-/// The lines of a job to all workers that has ended. Of its children only those of [`read_for_lines`] need be in memory.
+/// The lines of a job to all workers that has ended. Of its children only those of
+/// [`read_for_lines`] need be in memory.
 pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address: &str) -> Lines {
-    let read: HashSet<JobId> = read_for_lines(broker, store, parent).map(|child| child.id()).collect();
+    let read: HashSet<JobId> =
+        read_for_lines(broker, store, parent).map(|child| child.id()).collect();
     let mut lines: Vec<(String, usize)> = Vec::new();
     let mut bytes = 0;
     for child in children(broker, parent) {
@@ -99,8 +102,9 @@ pub(super) fn lines(broker: &Broker, store: &PayloadStore, parent: &Job, address
 
 /// The line of a child with its result.
 fn whole(child: &Job, own: &[u8]) -> String {
-    let result = serde_json::from_slice(own)
-        .unwrap_or_else(|_| json!({ "Status": "OK", "Raw": own.len(), "JobId": child.id().to_string() }));
+    let result = serde_json::from_slice(own).unwrap_or_else(
+        |_| json!({ "Status": "OK", "Raw": own.len(), "JobId": child.id().to_string() }),
+    );
     line(child, result, false)
 }
 
@@ -137,8 +141,8 @@ fn cost(line: &str) -> usize {
 }
 
 impl Leader {
-    /// Whether a job is to all workers, and its client has to ask for some of their results. What stands in its lines has to be in
-    /// memory.
+    /// Whether a job is to all workers, and its client has to ask for some of their results. What
+    /// stands in its lines has to be in memory.
     pub(super) fn has_results_apart(&self, job: &Job) -> bool {
         if !self.may_have_results_apart(job) {
             return false;
@@ -147,26 +151,32 @@ impl Leader {
         self.has_parts(job) || lines().leave_something_out()
     }
 
-    /// The same as far as sizes say, without a look at the results: it may say so where all of them fit after all.
+    /// The same as far as sizes say, without a look at the results: it may say so where all of them
+    /// fit after all.
     fn may_have_results_apart(&self, job: &Job) -> bool {
         if job.children.is_empty() {
             return false;
         }
         let read = read_for_lines(&self.broker, &self.payloads.held, job);
         let (count, bytes) = read.fold((0, 0usize), |(count, bytes), child| {
-            let len =
-                outcome::returned(child).map_or(0, |result| self.payloads.held.len_of(Key::Result(result)));
+            let len = outcome::returned(child)
+                .map_or(0, |result| self.payloads.held.len_of(Key::Result(result)));
             let len = usize::try_from(len).unwrap_or(usize::MAX);
-            (count + 1, bytes.saturating_add(len.saturating_mul(COST_MAX)).saturating_add(LINE_BYTES))
+            (
+                count + 1,
+                bytes.saturating_add(len.saturating_mul(COST_MAX)).saturating_add(LINE_BYTES),
+            )
         });
         count < job.children.len() || bytes > LINES_BYTES_MAX || self.has_parts(job)
     }
 
-    /// Somebody has the list of the workers' results, or one of them: the others are asked for next.
+    /// Somebody has the list of the workers' results, or one of them: the others are asked for
+    /// next.
     pub(super) fn hold_children(&mut self, conn: ConnId, job: JobId) {
         let Some(found) = self.broker.state().job(job) else { return };
         let parent = found.child_of.map_or(job, |(parent, _)| parent);
-        if self.broker.state().job(parent).is_some_and(|parent| self.may_have_results_apart(parent)) {
+        if self.broker.state().job(parent).is_some_and(|parent| self.may_have_results_apart(parent))
+        {
             self.retention.hold(self.now, conn, parent);
         }
     }

@@ -1,5 +1,5 @@
-//! Hellos: whether a peer may be who it says, as there is room for its names and no other process is there
-//! under its id; and what it is told.
+//! Hellos: whether a peer may be who it says, as there is room for its names and no other process
+//! is there under its id; and what it is told.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ impl Peers {
         }
         let is_hello = matches!(
             heard,
-            Inbound::Announced(_) | Inbound::Event(Event::ClientHello { .. } | Event::WorkerHello(_))
+            Inbound::Announced(_)
+                | Inbound::Event(Event::ClientHello { .. } | Event::WorkerHello(_))
         );
         if is_hello {
             self.room_for_names(conn)?;
@@ -38,8 +39,9 @@ impl Peers {
         Ok(heard)
     }
 
-    /// Refuses a worker that says hello under the id of another process that lives: each would throw the other out, again and
-    /// again, and neither would end a job. One that comes back takes over its own connection at once.
+    /// Refuses a worker that says hello under the id of another process that lives: each would
+    /// throw the other out, again and again, and neither would end a job. One that comes back takes
+    /// over its own connection at once.
     fn is_one_process(
         &mut self,
         conn: ConnId,
@@ -51,7 +53,8 @@ impl Peers {
         if instance(conn).zip(instance(other)).is_none_or(|(this, that)| this == that) {
             return Ok(());
         }
-        let host = self.host(other).map_or_else(|| "an unknown host".to_owned(), |host| host.to_string());
+        let host =
+            self.host(other).map_or_else(|| "an unknown host".to_owned(), |host| host.to_string());
         self.get_mut(conn).into_iter().for_each(Session::forget_names);
         Err(SessionError::IdInUse { worker, host })
     }
@@ -84,7 +87,9 @@ impl Leader {
     /// The hello of a peer that is not taken.
     pub(super) fn hello_refused(&mut self, conn: ConnId, head: &Head<'_>, error: &SessionError) {
         if let Some(reason) = reason_for(error) {
-            self.tell(conn, |session| session.hello_refused(head.msg_id, reason, &error.to_string()));
+            self.tell(conn, |session| {
+                session.hello_refused(head.msg_id, reason, &error.to_string())
+            });
         }
     }
 
@@ -110,7 +115,10 @@ impl Leader {
             (LimitId::CLASSIC_BODY_BYTES, limits::FRAME_BODY_BYTES_MAX.into()),
             (LimitId::CHUNK_BYTES, limits::CHUNK_BYTES_MAX.into()),
             (LimitId::WINDOW_CHUNKS, limits::WINDOW_CHUNKS_MAX.into()),
-            (LimitId::BLOB_BYTES, u64::from(limits::BLOB_CHUNKS_MAX) * u64::from(limits::CHUNK_BYTES_MAX)),
+            (
+                LimitId::BLOB_BYTES,
+                u64::from(limits::BLOB_CHUNKS_MAX) * u64::from(limits::CHUNK_BYTES_MAX),
+            ),
             (LimitId::SPOOL_BYTES, self.config.relay.spool_bytes_max),
             (LimitId::TRANSFERS, relay::TRANSFERS_MAX as u64),
             (LimitId::HEARTBEAT_MS, ms(self.config.heartbeat)),
@@ -122,7 +130,8 @@ impl Leader {
     }
 }
 
-/// What a peer is told whose hello is not taken. Classic peers know no such frame, and others are no peers.
+/// What a peer is told whose hello is not taken. Classic peers know no such frame, and others are
+/// not peers.
 const fn reason_for(error: &SessionError) -> Option<Reason> {
     match error {
         SessionError::BadAnnouncement(_) | SessionError::NamesFull { .. } => Some(Reason::INVALID),

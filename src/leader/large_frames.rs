@@ -1,12 +1,12 @@
-//! Large frames of classic peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken apart
-//! while it comes. Contents become blobs, which heft peers get as transfers, those of a CachePut packs;
-//! what is left is a small request or result. It is never gathered. What a program printed is a content
-//! too: a long one becomes a blob, of which the result has the beginning.
+//! Large frames of classic peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken
+//! apart while it comes. Contents become blobs, which heft peers get as transfers, those of a
+//! CachePut packs; what is left is a small request or result. It is never gathered. What a program
+//! printed is a content too: a long one becomes a blob, of which the result has the beginning.
 //!
-//! A machine of its own: it sees neither sessions nor the broker. A frame begins, comes in pieces and
-//! ends; what is left of it is given by [`LargeFrames::poll`], once its contents are here for good. The
-//! relay is passed to each call, not asked by actions: it has no I/O either, and chunks that waited in
-//! actions would be a second queue before its own.
+//! A machine of its own: it sees neither sessions nor the broker. A frame begins, comes in pieces
+//! and ends; what is left of it is given by [`LargeFrames::poll`], once its contents are here for
+//! good. The relay is passed to each call, not asked by actions: it has no I/O either, and chunks
+//! that waited in actions would be a second queue before its own.
 
 mod content;
 
@@ -23,8 +23,8 @@ use super::submit::{Gathered, job_id};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId};
 use crate::model::{
-    BlobRef, CachePutRequest, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus, JsonModel,
-    Residue, ResultSlot, Shape, blob_id,
+    BlobRef, CachePutRequest, ContentEvent, ContentStream, JobRequest, JobResult, JobStatus,
+    JsonModel, Residue, ResultSlot, Shape, blob_id,
 };
 use crate::store::blobs::Class;
 pub(super) use content::gather_chunks;
@@ -38,13 +38,18 @@ type MakeId<'a> = &'a mut dyn FnMut() -> Uuid;
 pub(super) enum Apart {
     /// A job, with references in the place of contents.
     Submit { body: SubmitBody, gathered: Gathered },
-    /// Parts of a result, which are the job's from now on. The result follows when they are here for
-    /// good.
+    /// Parts of a result, which are the job's from now on. The result follows when they are here
+    /// for good.
     Parts { job: JobId, parts: Vec<BlobId> },
     /// A result, with references in the place of contents.
     Ack(AckBody),
     /// A put whose contents are packs. An error says what is wrong with it.
-    CachePut { request: Uuid, subject: String, put: Result<CachePutRequest, String>, maker: Box<PackWriter> },
+    CachePut {
+        request: Uuid,
+        subject: String,
+        put: Result<CachePutRequest, String>,
+        maker: Box<PackWriter>,
+    },
     /// A job that cannot be taken.
     Refused { job: JobId, text: String },
 }
@@ -64,7 +69,14 @@ impl LargeFrames {
     }
 
     /// A frame begins, with a payload of so many bytes.
-    pub(super) fn begin(&mut self, conn: ConnId, of: BulkOf, bytes: u64, relay: &Relay, make_id: MakeId<'_>) {
+    pub(super) fn begin(
+        &mut self,
+        conn: ConnId,
+        of: BulkOf,
+        bytes: u64,
+        relay: &Relay,
+        make_id: MakeId<'_>,
+    ) {
         // Contents are base64, three bytes in four characters.
         let (needed, room) = (bytes / 4 * 3, self.spool_bytes_max);
         let disk = relay.disk_bytes_max(class_of(&of)).filter(|room| needed > *room);
@@ -96,13 +108,20 @@ impl LargeFrames {
     /// There was no room for the rest for too long: it passes by, and the peer hears why.
     pub(super) fn give_up(&mut self, conn: ConnId, relay: &mut Relay) {
         if let Some(coming) = self.coming.get_mut(&conn) {
-            coming.fault = Some("the leader had no room for it (--spool-max, --disk-reserve)".to_owned());
+            coming.fault =
+                Some("the leader had no room for it (--spool-max, --disk-reserve)".to_owned());
             coming.forget(relay);
         }
     }
 
     /// The next piece of it.
-    pub(super) fn piece(&mut self, conn: ConnId, piece: &[u8], relay: &mut Relay, make_id: MakeId<'_>) {
+    pub(super) fn piece(
+        &mut self,
+        conn: ConnId,
+        piece: &[u8],
+        relay: &mut Relay,
+        make_id: MakeId<'_>,
+    ) {
         if let Some(coming) = self.coming.get_mut(&conn) {
             coming.piece(piece, relay, make_id);
         }
@@ -136,8 +155,8 @@ impl LargeFrames {
         self.came(conn, coming, relay, make_id);
     }
 
-    /// What is left of the next frame whose contents are here for good: where they have to outlive the
-    /// leader, on the disk.
+    /// What is left of the next frame whose contents are here for good: where they have to outlive
+    /// the leader, on the disk.
     pub(super) fn poll(&mut self, relay: &mut Relay) -> Option<(ConnId, Apart)> {
         let is_settled = |blob: &BlobId| relay.has_arrived(*blob) || !relay.knows(*blob);
         let next = self.left.iter().position(|(_, blobs, _)| blobs.iter().all(is_settled))?;
@@ -169,7 +188,9 @@ impl LargeFrames {
             BulkOf::CachePut { request, subject } => {
                 let put = residue.and_then(|residue| parse(&residue));
                 let put = put.map_err(|why| {
-                    format!("the put came in a frame of {bytes} bytes, which cannot be taken: {why}")
+                    format!(
+                        "the put came in a frame of {bytes} bytes, which cannot be taken: {why}"
+                    )
                 });
                 let maker = Box::new(maker.unwrap_or_else(|| PackWriter::new(make_id())));
                 (Vec::new(), Apart::CachePut { request, subject, put, maker })
@@ -219,7 +240,8 @@ impl Coming {
                 }
             }
             (ContentEvent::Bytes { slot, bytes }, None) => {
-                let content = contents.entry(slot).or_insert_with(|| Content::new(sort_of(of, slot)));
+                let content =
+                    contents.entry(slot).or_insert_with(|| Content::new(sort_of(of, slot)));
                 content.take(bytes, relay, held, make_id);
             }
             (ContentEvent::End { slot, .. }, None) => {
@@ -256,7 +278,8 @@ fn submit(
         }
     };
     let JobId(job) = job_id(Some(request.job_id), body.msg_id, make_id);
-    // The same frame again has other blobs, under ids of its own; what tells a repetition are derived ones.
+    // The same frame again has other blobs, under ids of its own; what tells a repetition are
+    // derived ones.
     let (mut blobs, mut derived) = (Vec::new(), request.clone());
     for (slot, (file, twin)) in request.files.iter_mut().zip(&mut derived.files).enumerate() {
         let Some(content) = contents.remove(&slot) else { continue };
@@ -391,10 +414,14 @@ fn refused(job: JobId, bytes: u64, why: &str) -> Apart {
 fn sort_of(of: &BulkOf, slot: usize) -> (Sort, Purpose) {
     match of {
         BulkOf::Ack { .. } => match ResultSlot::ALL.into_iter().find(|of| of.slot() == slot) {
-            Some(text @ (ResultSlot::Stdout | ResultSlot::Stderr)) => (Sort::Text, purpose_of(text)),
+            Some(text @ (ResultSlot::Stdout | ResultSlot::Stderr)) => {
+                (Sort::Text, purpose_of(text))
+            }
             Some(ResultSlot::Archive) | None => (Sort::File, Purpose::Archive),
         },
-        BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => (Sort::File, Purpose::Input),
+        BulkOf::Submit { .. } | BulkOf::CachePut { .. } | BulkOf::Nothing => {
+            (Sort::File, Purpose::Input)
+        }
     }
 }
 
@@ -406,9 +433,10 @@ fn class_of(of: &BulkOf) -> Class {
     }
 }
 
-/// What was printed as a text: what is no UTF-8 in it cannot stand in one.
+/// What was printed as a text: what is not UTF-8 in it cannot stand in one.
 fn text_of(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
@@ -448,7 +476,9 @@ mod tests {
 
         fn pieces(&mut self, payload: &[u8]) {
             let Rig { relay, frames, last_id } = self;
-            payload.chunks(50_000).for_each(|piece| frames.piece(CONN, piece, relay, &mut next(last_id)));
+            payload
+                .chunks(50_000)
+                .for_each(|piece| frames.piece(CONN, piece, relay, &mut next(last_id)));
         }
 
         fn end(&mut self) -> Option<Apart> {
@@ -512,9 +542,13 @@ mod tests {
 
     /// A request with a large file and a small one.
     fn job() -> Vec<u8> {
-        let large = InputFile { cache_id: Some("set".into()), ..InputFile::inline("a.bin", noise(LARGE, 1)) };
+        let large = InputFile {
+            cache_id: Some("set".into()),
+            ..InputFile::inline("a.bin", noise(LARGE, 1))
+        };
         let files = vec![large, InputFile::inline("b.bin", noise(10, 2))];
-        JobRequest { job_id: JOB.0, exec_name: "calc".into(), files, ..JobRequest::default() }.to_json()
+        JobRequest { job_id: JOB.0, exec_name: "calc".into(), files, ..JobRequest::default() }
+            .to_json()
     }
 
     fn result() -> Vec<u8> {
@@ -562,7 +596,8 @@ mod tests {
     #[test]
     fn the_parts_of_a_result_are_the_jobs_before_the_result_is_told() {
         let mut rig = Rig::new(true);
-        let Some(Apart::Parts { job: JOB, parts }) = rig.takes(BulkOf::Ack { job: JOB }, &result()) else {
+        let Some(Apart::Parts { job: JOB, parts }) = rig.takes(BulkOf::Ack { job: JOB }, &result())
+        else {
             panic!("parts come first");
         };
         assert!(rig.poll().is_none(), "they are not on the disk");
@@ -590,7 +625,10 @@ mod tests {
         let Some(Apart::CachePut { put: Ok(put), maker, .. }) = taken else { panic!("{taken:?}") };
         assert_eq!((put.cache_id.as_str(), put.entries[0].content.len()), ("set", 0));
         let (made, packs) = maker.finish(&mut rig.relay).unwrap();
-        assert_eq!((made[&0].sha256, packs.len()), (chunking::dataset::sha256(&noise(LARGE, 4)), 1));
+        assert_eq!(
+            (made[&0].sha256, packs.len()),
+            (chunking::dataset::sha256(&noise(LARGE, 4)), 1)
+        );
     }
 
     #[test]
@@ -619,13 +657,17 @@ mod tests {
         rig.frames.give_up(CONN, &mut rig.relay);
         rig.pieces(&job()[2_000_000..]);
         let text = refused(rig.end());
-        assert!(text.ends_with("the leader had no room for it (--spool-max, --disk-reserve)"), "{text}");
+        assert!(
+            text.ends_with("the leader had no room for it (--spool-max, --disk-reserve)"),
+            "{text}"
+        );
         assert_eq!(rig.blobs(), 0);
     }
 
     #[test]
     fn what_is_no_json_is_refused_and_leaves_nothing() {
-        let broken = |whole: Vec<u8>| [&whole[..2_500_000], b"!".as_slice(), &whole[2_500_000..]].concat();
+        let broken =
+            |whole: Vec<u8>| [&whole[..2_500_000], b"!".as_slice(), &whole[2_500_000..]].concat();
         let mut rig = Rig::new(false);
         let text = refused(rig.takes(submit(), &broken(job())));
         assert!(text.contains("which cannot be taken: "), "{text}");
@@ -645,12 +687,19 @@ mod tests {
         let mut rig = Rig::new(true);
         assert!(rig.takes(submit(), &job()).is_none());
         rig.write();
-        let Some(Apart::Submit { gathered, .. }) = rig.poll() else { panic!("they are on the disk") };
+        let Some(Apart::Submit { gathered, .. }) = rig.poll() else {
+            panic!("they are on the disk")
+        };
         assert!(rig.takes(submit(), &job()).is_none());
         let lost: Vec<BlobId> = (101..=rig.last_id).map(Uuid::from_u128).collect();
         lost.iter().filter(|id| !gathered.blobs.contains(id)).for_each(|id| rig.relay.forget(*id));
-        let Some(Apart::Refused { job, text }) = rig.poll() else { panic!("its contents are lost") };
+        let Some(Apart::Refused { job, text }) = rig.poll() else {
+            panic!("its contents are lost")
+        };
         assert_eq!(job, JOB, "its client waits for the job that the request names, not the frame");
-        assert!(text.ends_with("the leader's disk did not keep its contents: submit it again"), "{text}");
+        assert!(
+            text.ends_with("the leader's disk did not keep its contents: submit it again"),
+            "{text}"
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets and
-//! clocks.
+//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets
+//! and clocks.
 //!
 //! A driver tells it what connections bring and when time has passed, and does what
-//! [`Leader::poll_output`] says. Payload bytes pass through by reference; the broker never sees them.
+//! [`Leader::poll_output`] says. Payload bytes pass through by reference; the broker never sees
+//! them.
 //!
 //! [`Leader`] routes between machines that do not see each other. What is decided where:
 //!
@@ -24,7 +25,6 @@ mod acks;
 mod ask;
 mod children;
 mod classic_wiring;
-mod orphans;
 mod commit_log;
 mod datasets;
 mod datasets_wiring;
@@ -35,6 +35,7 @@ mod gathered;
 mod hello;
 mod job_blobs;
 mod large_frames;
+mod orphans;
 mod outcome;
 mod output;
 mod pacing;
@@ -56,7 +57,7 @@ mod waiting;
 
 pub use output::{LeaderConfig, Output};
 pub use recover::Recovered;
-pub use relay::{BUFFER_LEASE, RelayStats, Linger, Memory, Spliced, RelayConfig, Verify};
+pub use relay::{BUFFER_LEASE, Linger, Memory, RelayConfig, RelayStats, Spliced, Verify};
 pub use transfers::{Arrival, ChunkPlace};
 
 use std::collections::VecDeque;
@@ -101,7 +102,7 @@ struct Counters {
     frames_damaged: u64,
     /// Results that did not count, as their workers had nothing to do with the job.
     acks_refused: u64,
-    /// Jobs that an earlier life left, and how long it took to read it.
+    /// Jobs that a previous run left, and how long it took to read it.
     recovered_jobs: usize,
     recovery: Duration,
 }
@@ -162,7 +163,7 @@ impl Leader {
         self.counters.frames_damaged += 1;
     }
 
-    /// Reading what an earlier life left took so long. For status.
+    /// Reading what a previous run left took so long. For status.
     pub fn note_recovery(&mut self, took: Duration) {
         self.counters.recovery = took;
     }
@@ -239,8 +240,8 @@ impl Leader {
         }
     }
 
-    /// A peer takes what it is sent, and quickly. As long as more is to follow, a worker cannot name in its heartbeats what it has
-    /// yet to get.
+    /// A peer takes what it is sent, and quickly. As long as more is to follow, a worker cannot
+    /// name in its heartbeats what it has yet to get.
     pub fn moves_quickly(&mut self, now: Micros, conn: ConnId) {
         if self.pacing.is_busy(conn) {
             self.moves(now, conn);
@@ -365,7 +366,9 @@ impl Leader {
                 Action::Running { conn, job, run, attempt } => {
                     self.tell_lazily(conn, |session| session.running(job, run, attempt));
                 }
-                Action::Deliver { conn, job, run } => self.post(conn, Task::Deliver { conn, job, run }),
+                Action::Deliver { conn, job, run } => {
+                    self.post(conn, Task::Deliver { conn, job, run })
+                }
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
                     self.payloads.commons.forget(job);

@@ -1,4 +1,5 @@
-//! Files that nothing refers to any more: they are collected after a while, or when somebody asks for it.
+//! Files that nothing refers to any more: they are collected after a while, or when somebody asks
+//! for it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,13 +19,16 @@ impl Leader {
     /// Removes files that nothing refers to, or says which would go.
     pub(super) fn collect(&mut self, lister: Lister, listed: Vec<Listed>) {
         let grace = self.config.blob_grace;
-        let is_old =
-            |file: &Listed| Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now;
+        let is_old = |file: &Listed| {
+            Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now
+        };
         // Who asks does not wait for those either that may bring their dataset again.
         let loose: HashSet<BlobId> = match &lister {
-            Lister::Asked { .. } => {
-                self.datasets.stale_packs(self.now, &self.facts(), Duration::ZERO).into_iter().collect()
-            }
+            Lister::Asked { .. } => self
+                .datasets
+                .stale_packs(self.now, &self.facts(), Duration::ZERO)
+                .into_iter()
+                .collect(),
             Lister::Own => HashSet::new(),
         };
         let orphans: Vec<Listed> = listed
@@ -38,16 +42,23 @@ impl Leader {
             for orphan in &orphans {
                 match loose.contains(&orphan.blob) {
                     true => self.dataset_event(DatasetEvent::Unwanted { blob: orphan.blob }),
-                    false => self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob })),
+                    false => {
+                        self.outputs.push_back(Output::Disk(DiskOp::Remove { blob: orphan.blob }))
+                    }
                 }
             }
             if !orphans.is_empty() {
-                info!(blobs = orphans.len(), bytes, "removed files of blobs that nothing refers to");
+                info!(
+                    blobs = orphans.len(),
+                    bytes, "removed files of blobs that nothing refers to"
+                );
             }
         }
         if let Lister::Asked { by, .. } = lister {
-            let blobs = orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
-            let collected = Collected { orphans: orphans.len() as u64, bytes, removed: !dry_run, blobs };
+            let blobs =
+                orphans.iter().take(LISTED_MAX).map(|orphan| orphan.blob.to_string()).collect();
+            let collected =
+                Collected { orphans: orphans.len() as u64, bytes, removed: !dry_run, blobs };
             self.answer(&by, &collected);
         }
     }

@@ -13,7 +13,8 @@ use crate::summed::Summed;
 
 /// The result of a worker whose acks carry nothing (C03).
 pub(super) fn plain_ok(job: Option<&Job>, id: JobId) -> Summed {
-    let (client, exec) = job.map_or(("", ""), |job| (&*job.submission.client.0, &*job.submission.exec));
+    let (client, exec) =
+        job.map_or(("", ""), |job| (&*job.submission.client.0, &*job.submission.exec));
     JobResult::new(id.0, client, exec, JobStatus::Ok).to_json().into()
 }
 
@@ -25,8 +26,12 @@ pub(super) fn result_of(
     address: &str,
     announced: bool,
 ) -> Summed {
-    let mut result =
-        JobResult::new(job.id().0, &*job.submission.client.0, &*job.submission.exec, JobStatus::Failed);
+    let mut result = JobResult::new(
+        job.id().0,
+        &*job.submission.client.0,
+        &*job.submission.exec,
+        JobStatus::Failed,
+    );
     match &job.phase {
         Phase::Done { ending: Ending::Returned { result: stored, ok, .. }, .. } => {
             if let Some(stored) = store.result(*stored) {
@@ -35,8 +40,9 @@ pub(super) fn result_of(
             let key = Key::Result(*stored);
             let why = store.why_lost(key).unwrap_or("it is not held any more");
             let ended = if *ok { "OK" } else { "FAILED" };
-            result.stderr =
-                format!("heft: the job ended {ended}, and its result cannot be read any more: {why}");
+            result.stderr = format!(
+                "heft: the job ended {ended}, and its result cannot be read any more: {why}"
+            );
             // FAILED all the same: whoever knows nothing of lost results must not take it for one.
             if announced {
                 let (part, why) = (WHOLE_RESULT.to_owned(), why.to_owned());
@@ -46,8 +52,12 @@ pub(super) fn result_of(
         Phase::Done { ending: Ending::Cancelled { by }, .. } => {
             result.stderr = format!("heft: cancelled by {by}")
         }
-        Phase::Done { ending: Ending::Failed { why }, .. } => result.stderr = format!("heft: {why}"),
-        Phase::Done { ending: Ending::Orphaned, .. } => result.stderr = "heft: the worker is gone".to_owned(),
+        Phase::Done { ending: Ending::Failed { why }, .. } => {
+            result.stderr = format!("heft: {why}")
+        }
+        Phase::Done { ending: Ending::Orphaned, .. } => {
+            result.stderr = "heft: the worker is gone".to_owned()
+        }
         Phase::Done { ending: Ending::Gathered { ok }, .. } => {
             let lines = gathered::lines(broker, store, job, address);
             if *ok && lines.unlisted == 0 {
@@ -67,11 +77,20 @@ pub(super) fn result_of(
                 .history
                 .iter()
                 .map(|note| {
-                    format!("attempt {} at worker {}: {}", note.attempt, note.worker, note.why.text())
+                    format!(
+                        "attempt {} at worker {}: {}",
+                        note.attempt,
+                        note.worker,
+                        note.why.text()
+                    )
                 })
                 .collect();
-            result.stderr =
-                format!("heft: {} after {} attempts\n{}", why.text(), job.spent, workers.join("\n"));
+            result.stderr = format!(
+                "heft: {} after {} attempts\n{}",
+                why.text(),
+                job.spent,
+                workers.join("\n")
+            );
             // What a classic client gets is what .NET would write.
             if announced {
                 result.dead = true;
@@ -94,11 +113,16 @@ pub(super) fn returned(job: &Job) -> Option<ResultId> {
 /// The result for a client that takes no transfers: it says where the rest is (C01).
 pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
     let Ok(mut result) = JobResult::parse(&whole) else { return whole };
-    let sizes =
-        [("archive", &result.archive), ("stdout", &result.stdout_blob), ("stderr", &result.stderr_blob)];
+    let sizes = [
+        ("archive", &result.archive),
+        ("stdout", &result.stdout_blob),
+        ("stderr", &result.stderr_blob),
+    ];
     let parts: Vec<String> = sizes
         .iter()
-        .filter_map(|(name, part)| part.as_ref().map(|part| format!("{name} ({} bytes)", part.size)))
+        .filter_map(|(name, part)| {
+            part.as_ref().map(|part| format!("{name} ({} bytes)", part.size))
+        })
         .collect();
     if parts.is_empty() {
         // Others got it with parts that were made of it.
@@ -116,7 +140,8 @@ pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
     result.to_json().into()
 }
 
-/// The result of a job to all workers for a client that cannot ask for what is apart: it says how to fetch it.
+/// The result of a job to all workers for a client that cannot ask for what is apart: it says how
+/// to fetch it.
 pub(super) fn with_results_apart(whole: Summed, job: JobId, address: &str) -> Summed {
     let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     result.stderr.push_str(&format!(
@@ -144,22 +169,32 @@ pub(super) fn without_lost(whole: Summed, lost: &[(Uuid, String)]) -> Summed {
     ];
     for (part, blob, here) in parts {
         let Some(blob) = blob else { continue };
-        let why = lost.iter().find(|(id, _)| *id == blob.id).map(|(_, why)| why.as_str()).unwrap_or_default();
+        let why = lost
+            .iter()
+            .find(|(id, _)| *id == blob.id)
+            .map(|(_, why)| why.as_str())
+            .unwrap_or_default();
         let note = format!(
             "\nheft: the leader has lost the {part} of the result ({} bytes): {why}; submit the job anew",
             blob.size
         );
         result.stderr.push_str(&note);
-        result.lost.push(LostPart { part: part.to_owned(), size: blob.size, here, why: why.to_owned() });
+        result.lost.push(LostPart {
+            part: part.to_owned(),
+            size: blob.size,
+            here,
+            why: why.to_owned(),
+        });
     }
     result.to_json().into()
 }
 
-/// What is left of Stdout and Stderr, each, when a result has to be cut. In JSON a byte takes six at the most.
+/// What is left of Stdout and Stderr, each, when a result has to be cut. In JSON a byte takes six
+/// at the most.
 const CUT_TEXT_BYTES: usize = 256 * 1024;
 
-/// The result in smaller and smaller forms: without archives, with its texts cut, and at last only that it was too large. What is left out
-/// is kept, and can be fetched.
+/// The result in smaller and smaller forms: without archives, with its texts cut, and at last only
+/// that it was too large. What is left out is kept, and can be fetched.
 pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<Item = Summed> {
     let mut forms = Vec::new();
     if let Ok(mut result) = JobResult::parse(whole) {

@@ -27,9 +27,11 @@ pub struct LeaderConfig {
     pub relay: RelayConfig,
     /// How long files of blobs that nothing refers to are left alone.
     pub blob_grace: Duration,
-    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to say.
+    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to
+    /// say.
     pub heartbeat: Duration,
-    /// Without a byte for so long a peer of ours takes the connection for dead; see [`Leader::silence`] for the leader.
+    /// Without a byte for so long a peer of ours takes the connection for dead; see
+    /// [`Leader::silence`] for the leader.
     pub silence: Duration,
     /// How people reach it, for texts.
     pub address: String,
@@ -57,57 +59,24 @@ impl Default for LeaderConfig {
 #[derive(Debug)]
 pub enum Output {
     /// Send a frame.
-    Send {
-        /// Where.
-        conn: ConnId,
-        /// What.
-        frame: WireFrame,
-    },
+    Send { conn: ConnId, frame: WireFrame },
     /// Send a frame, behind the chunks that were handed over before it.
-    SendBehind {
-        /// Where.
-        conn: ConnId,
-        /// What.
-        frame: WireFrame,
-    },
-    /// Send a frame, a moment later, with the next one for the same peer if there is one: it is news that nobody waits
-    /// for.
-    SendLazily {
-        /// Where.
-        conn: ConnId,
-        /// What.
-        frame: WireFrame,
-    },
+    SendBehind { conn: ConnId, frame: WireFrame },
+    /// Send a frame, a moment later, with the next one for the same peer if there is one: it is
+    /// news that nobody waits for.
+    SendLazily { conn: ConnId, frame: WireFrame },
     /// Send a frame with a payload; then [`Leader::posted`].
-    Posted {
-        /// Where.
-        conn: ConnId,
-        /// What.
-        frame: WireFrame,
-    },
+    Posted { conn: ConnId, frame: WireFrame },
     /// Send a chunk; then [`Leader::chunks_sent`].
-    Chunk {
-        /// Where.
-        conn: ConnId,
-        /// What.
-        chunk: WireChunk,
-    },
+    Chunk { conn: ConnId, chunk: WireChunk },
     /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
     /// [`Leader::chunks_sent`].
-    Splice {
-        /// Where.
-        conn: ConnId,
-        /// Its head.
-        head: Bytes,
-    },
-    /// A line is slow, and others need the buffers that wait for it: it lets go of them; then [`Leader::line_lags`].
-    LetGo {
-        /// Which.
-        conn: ConnId,
-    },
+    Splice { conn: ConnId, head: Bytes },
+    /// A line is slow, and others need the buffers that wait for it: it lets go of them; then
+    /// [`Leader::line_lags`].
+    LetGo { conn: ConnId },
     /// Bytes that a line asked for ([`Leader::chunk_wanted`]); none if they cannot be had.
     Supply {
-        /// Where.
         conn: ConnId,
         /// What it asked for.
         want: Want,
@@ -115,17 +84,11 @@ pub enum Output {
         bytes: Bytes,
     },
     /// A connection whose chunk had to wait may be read again ([`Arrival::Waits`]).
-    Turn {
-        /// Which.
-        conn: ConnId,
-    },
+    Turn { conn: ConnId },
     /// Do something with a spool file; then [`Leader::disk_done`].
     Disk(DiskOp),
     /// Do something with the log; then [`Leader::log_done`].
     Log(LogOp),
     /// End a connection once what was sent before has gone.
-    Close {
-        /// Which.
-        conn: ConnId,
-    },
+    Close { conn: ConnId },
 }

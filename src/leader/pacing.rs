@@ -1,11 +1,14 @@
-//! Frames with payloads, on their way to one peer: results and answers for a client, jobs for a worker.
+//! Frames with payloads, on their way to one peer: results and answers for a client, jobs for a
+//! worker.
 //!
-//! A peer is sent as much as it takes. A few such frames are on their way to it, being read from the log or waiting for its
-//! socket; the next one follows when one of them is out. What waits its turn is an id here, and its payload stays where it is.
-//! So a client that comes back for all its results is never too slow for them, and the leader never has all of them in memory.
+//! A peer is sent as much as it takes. A few such frames are on their way to it, being read from
+//! the log or waiting for its socket; the next one follows when one of them is out. What waits its
+//! turn is an id here, and its payload stays where it is. So a client that comes back for all its
+//! results is never too slow for them, and the leader never has all of them in memory.
 //!
-//! All of them together have their bytes, too. Where those are taken by peers that do not read, the driver moves what waits for such a
-//! peer to the disk ([`Pacing::parked`]): it gets that from there, and nothing more until it has it. So others wait for a moment only.
+//! All of them together have their bytes, too. Where those are taken by peers that do not read, the
+//! driver moves what waits for such a peer to the disk ([`Pacing::parked`]): it gets that from
+//! there, and nothing more until it has it. So others wait for a moment only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -35,7 +38,8 @@ const _: () = assert!(ALL_BYTES_SHORT + ALL_BYTES_FOR_SMALL + PEER_BYTES_MAX <= 
 /// Answers that wait for one peer. Who asks for more has to read first.
 const ANSWERS_WAITING_MAX: usize = 1_024;
 
-/// Results without a receipt that are remembered before those of jobs that were forgotten are let go.
+/// Results without a receipt that are remembered before those of jobs that were forgotten are let
+/// go.
 const UNCONFIRMED_KEPT: usize = 4_096;
 
 /// A frame for a peer.
@@ -78,7 +82,8 @@ pub(super) struct Pacing {
 struct Line {
     /// What waits its turn.
     waiting: VecDeque<Turn>,
-    /// How many of those are answers: a peer can ask for any number, while jobs and results are as many as are known.
+    /// How many of those are answers: a peer can ask for any number, while jobs and results are as
+    /// many as are known.
     answers: usize,
     /// What is on its way.
     frames: usize,
@@ -160,8 +165,8 @@ pub(super) struct Ended {
 }
 
 impl Pacing {
-    /// A task that ends in a frame for a peer waits its turn. Not a result that is on its way there already: a client that came back asks
-    /// for what it is about to get.
+    /// A task that ends in a frame for a peer waits its turn. Not a result that is on its way there
+    /// already: a client that came back asks for what it is about to get.
     pub(super) fn wait(&mut self, conn: ConnId, turn: Turn) {
         let line = self.lines.entry(conn).or_default();
         match &turn.task {
@@ -188,7 +193,8 @@ impl Pacing {
         ))
     }
 
-    /// The driver gets a frame for a peer, for which so many bytes were counted. Not if the peer is gone.
+    /// The driver gets a frame for a peer, for which so many bytes were counted. Not if the peer is
+    /// gone.
     pub(super) fn framed(
         &mut self,
         conn: ConnId,
@@ -221,7 +227,8 @@ impl Pacing {
         self.framed(conn, 0, posting, None)
     }
 
-    /// The driver has written the next frame for a peer: the result that it was, if it was one. Nothing if there is none.
+    /// The driver has written the next frame for a peer: the result that it was, if it was one.
+    /// Nothing if there is none.
     pub(super) fn written(&mut self, conn: ConnId) -> Option<Option<(JobId, Run)>> {
         let line = self.lines.get_mut(&conn)?;
         let Parcel { bytes, memory, result } = line.written_next.pop_front()?;
@@ -237,7 +244,8 @@ impl Pacing {
         }
     }
 
-    /// A client says that it has a result. Gives back the run whose result was sent to it, if one was.
+    /// A client says that it has a result. Gives back the run whose result was sent to it, if one
+    /// was.
     pub(super) fn confirmed(&mut self, conn: ConnId, job: JobId, run: Option<Run>) -> Option<Run> {
         let line = self.lines.get_mut(&conn)?;
         let sent = *line.unconfirmed.get(&job)?;
@@ -246,7 +254,11 @@ impl Pacing {
     }
 
     /// Jobs that were forgotten need no receipt any more.
-    pub(super) fn forget_unconfirmed(&mut self, conn: ConnId, is_known: impl Fn(JobId, Run) -> bool) {
+    pub(super) fn forget_unconfirmed(
+        &mut self,
+        conn: ConnId,
+        is_known: impl Fn(JobId, Run) -> bool,
+    ) {
         let Some(line) = self.lines.get_mut(&conn) else { return };
         if line.unconfirmed.len() > UNCONFIRMED_KEPT.max(2 * line.unconfirmed_known) {
             line.unconfirmed.retain(|job, run| is_known(*job, *run));
@@ -284,15 +296,17 @@ impl Pacing {
         Ended { tasks, results }
     }
 
-    /// Whether all memory for what is on its way is taken, or a peer that has nothing on its way waits for some. The driver then finds those
-    /// that do not read.
+    /// Whether all memory for what is on its way is taken, or a peer that has nothing on its way
+    /// waits for some. The driver then finds those that do not read.
     pub(super) fn is_short(&self) -> bool {
         !self.queue.is_empty() || self.bytes > ALL_BYTES_MAX
     }
 
     /// The next task whose turn it is.
     pub(super) fn next(&mut self) -> Option<Turn> {
-        while let Some((ticket, conn)) = self.queue.first_key_value().map(|(ticket, conn)| (*ticket, *conn)) {
+        while let Some((ticket, conn)) =
+            self.queue.first_key_value().map(|(ticket, conn)| (*ticket, *conn))
+        {
             let room = self.look(conn);
             if room == Some(Room::WhenItsTurnComes) {
                 break;
@@ -320,7 +334,10 @@ impl Pacing {
                         self.queue.insert(self.last_ticket, conn);
                     }
                 }
-                (Some(Room::Here | Room::WhenItsTurnComes | Room::WhenOthersHaveTheirs), Some(_)) => {
+                (
+                    Some(Room::Here | Room::WhenItsTurnComes | Room::WhenOthersHaveTheirs),
+                    Some(_),
+                ) => {
                     self.short.insert(conn);
                 }
                 (Some(Room::Later), _) | (None, _) | (_, None) => {}
@@ -336,9 +353,10 @@ impl Pacing {
         Some(line.has_room(turn.bytes, self.bytes))
     }
 
-    /// Whether others wait for room before it, and what it is to get is no small frame.
+    /// Whether others wait for room before it, and what it is to get is not a small frame.
     fn comes_behind(&self, conn: ConnId) -> bool {
-        let is_small = |line: &Line| line.waiting.front().is_some_and(|turn| turn.bytes <= SMALL_BYTES_MAX);
+        let is_small =
+            |line: &Line| line.waiting.front().is_some_and(|turn| turn.bytes <= SMALL_BYTES_MAX);
         !self.queue.is_empty() && !self.lines.get(&conn).is_some_and(is_small)
     }
 
@@ -500,7 +518,8 @@ mod tests {
         wait(&mut pacing, 101, 1, SMALL_BYTES_MAX);
         assert_eq!(turns(&mut pacing), [(ConnId(101), SMALL_BYTES_MAX)]);
         pacing.release(ConnId(101), SMALL_BYTES_MAX, Taken::Bytes(SMALL_BYTES_MAX));
-        // What others take is given back, and so the rest has its turn: nobody a second time before all had their first.
+        // What others take is given back, and so the rest has its turn: nobody a second time before
+        // all had their first.
         let mut order: Vec<ConnId> = left.iter().map(|(conn, _)| *conn).collect();
         while let Some((conn, bytes)) = left.pop_front() {
             pacing.release(conn, bytes, Taken::Bytes(bytes));
@@ -510,7 +529,8 @@ mod tests {
             left.extend(more);
         }
         assert_eq!((order.len(), pacing.bytes, pacing.is_idle()), (200, 0, true));
-        let last_first = (1..=100).filter_map(|conn| order.iter().position(|c| *c == ConnId(conn))).max();
+        let last_first =
+            (1..=100).filter_map(|conn| order.iter().position(|c| *c == ConnId(conn))).max();
         assert!(last_first.is_some_and(|at| at < 120), "{last_first:?}");
     }
 
@@ -535,10 +555,15 @@ mod tests {
             came.extend(turns(&mut pacing));
         }
         let conns: HashSet<ConnId> = came.iter().map(|(conn, _)| *conn).collect();
-        assert_eq!((conns.len(), pacing.bytes, pacing.queue.len()), (100, 0, 0), "everybody had a turn");
+        assert_eq!(
+            (conns.len(), pacing.bytes, pacing.queue.len()),
+            (100, 0, 0),
+            "everybody had a turn"
+        );
         let of = |conn: u64| came.iter().filter(|(came, _)| *came == ConnId(conn)).count();
         let stuck = (1..=100).find(|conn| of(*conn) == 1).unwrap();
-        let parcel = pacing.lines.get_mut(&ConnId(stuck)).unwrap().written_next.pop_front().unwrap();
+        let parcel =
+            pacing.lines.get_mut(&ConnId(stuck)).unwrap().written_next.pop_front().unwrap();
         pacing.release(ConnId(stuck), parcel.bytes, parcel.memory);
         assert_eq!(turns(&mut pacing), [(ConnId(stuck), large)], "the next one");
     }
@@ -551,7 +576,12 @@ mod tests {
         for conn in 1..=100 {
             wait(&mut pacing, conn, 1, large);
             let Turn { bytes, .. } = pacing.next().unwrap();
-            taken.push(pacing.made(ConnId(conn), bytes, large + 100, Memory::Common(CommonId::Request(1))));
+            taken.push(pacing.made(
+                ConnId(conn),
+                bytes,
+                large + 100,
+                Memory::Common(CommonId::Request(1)),
+            ));
         }
         assert_eq!(pacing.bytes, large + 100);
         wait(&mut pacing, 101, 1, large);

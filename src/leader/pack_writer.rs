@@ -1,5 +1,6 @@
-//! Packs that the leader makes itself, of contents that came in a frame of a classic client. Bytes are taken in order, as they come, and
-//! go on to the disk chunk by chunk; what is in memory is one chunk at most.
+//! Packs that the leader makes itself, of contents that came in a frame of a classic client. Bytes
+//! are taken in order, as they come, and go on to the disk chunk by chunk; what is in memory is one
+//! chunk at most.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +105,8 @@ impl OpenPack {
 
     /// Whether another piece fits, however large it is.
     fn has_room(&self) -> bool {
-        self.bytes + u64::from(PIECE_BYTES_MAX) <= PACK_BYTES_MAX && self.pieces.len() < PACK_PIECES_MAX
+        self.bytes + u64::from(PIECE_BYTES_MAX) <= PACK_BYTES_MAX
+            && self.pieces.len() < PACK_PIECES_MAX
     }
 }
 
@@ -115,7 +117,6 @@ impl PackWriter {
         PackWriter { owner: JobId(owner), packs, open: None, content: None, made, fault: None }
     }
 
-    /// The request.
     pub(super) fn owner(&self) -> Uuid {
         self.owner.0
     }
@@ -133,7 +134,12 @@ impl PackWriter {
     }
 
     /// The next bytes of it.
-    pub(super) fn bytes(&mut self, mut bytes: &[u8], relay: &mut Relay, make_id: &mut dyn FnMut() -> Uuid) {
+    pub(super) fn bytes(
+        &mut self,
+        mut bytes: &[u8],
+        relay: &mut Relay,
+        make_id: &mut dyn FnMut() -> Uuid,
+    ) {
         while !bytes.is_empty() {
             let Some(content) = &mut self.content else { return };
             if content.piece_bytes == 0 && self.open.as_ref().is_some_and(|open| !open.has_room()) {
@@ -185,7 +191,8 @@ impl PackWriter {
                 open.write(&layout.tail(), relay);
                 open.end_chunk(relay);
                 // A pack is far below what a plan of chunks takes.
-                let _digest = relay.gathered(open.id, self.owner, Purpose::Dataset, PACK, layout.size());
+                let _digest =
+                    relay.gathered(open.id, self.owner, Purpose::Dataset, PACK, layout.size());
                 self.packs.push((open.id, layout));
             }
             Err(fault) => {
@@ -211,7 +218,11 @@ impl PackWriter {
     /// It is not wanted any more.
     pub(super) fn forget(self, relay: &mut Relay) {
         let open = self.open.map(|open| open.id);
-        self.packs.into_iter().map(|(pack, _)| pack).chain(open).for_each(|pack| relay.forget(pack));
+        self.packs
+            .into_iter()
+            .map(|(pack, _)| pack)
+            .chain(open)
+            .for_each(|pack| relay.forget(pack));
     }
 }
 
@@ -254,7 +265,10 @@ mod tests {
             let [(pack, layout)] = packs.as_slice() else { panic!("one pack: {packs:?}") };
             let pieces: Vec<Piece> = expected.iter().flat_map(|made| made.pieces.clone()).collect();
             assert_eq!(layout.pieces(), pieces);
-            assert_eq!((relay.size(*pack), relay.bytes_here(*pack)), (layout.size(), layout.size()));
+            assert_eq!(
+                (relay.size(*pack), relay.bytes_here(*pack)),
+                (layout.size(), layout.size())
+            );
             assert!(relay.has_arrived(*pack));
         }
     }

@@ -1,5 +1,6 @@
-//! Results that do not fit the frame of who gets them: what is long of them goes apart, as blobs, which are kept like the result. Whoever
-//! takes transfers gets them so; who does not is told how to fetch them.
+//! Results that do not fit the frame of who gets them: what is long of them goes apart, as blobs,
+//! which are kept like the result. Whoever takes transfers gets them so; who does not is told how
+//! to fetch them.
 
 use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
@@ -22,13 +23,15 @@ pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJE
 /// Which parts of a result go to who gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// Those that its worker brought. It is sent whole, or cut: others may have got it with parts that were made of it.
+    /// Those that its worker brought. It is sent whole, or cut: others may have got it with parts
+    /// that were made of it.
     Brought,
     /// Those that were made of it here, too.
     Made,
 }
 
-/// The part that is made here of a content of a result. The ids follow from the job: who asks again gets the same blobs.
+/// The part that is made here of a content of a result. The ids follow from the job: who asks again
+/// gets the same blobs.
 fn made_of(job: JobId, slot: ResultSlot) -> BlobId {
     blob_id(job.0, 0, purpose_of(slot), 0)
 }
@@ -49,7 +52,8 @@ pub(super) const fn purpose_of(slot: ResultSlot) -> Purpose {
     }
 }
 
-/// Takes a text out of a result, as this blob; its beginning stays. Says whether it was long enough for that, and no blob.
+/// Takes a text out of a result, as this blob; its beginning stays. Says whether it was long enough
+/// for that, and no blob.
 pub(super) fn take_text(
     relay: &mut Relay,
     job: JobId,
@@ -85,12 +89,19 @@ fn blob_of(relay: &mut Relay, id: BlobId, job: JobId, slot: ResultSlot, bytes: V
 }
 
 impl Leader {
-    /// A result with what is long of it as blobs, which are kept like the result. `None` if there is nothing long in it, or
-    /// it is no JobResult.
-    pub(super) fn parts_apart(&mut self, job: JobId, result: ResultId, whole: &[u8]) -> Option<Vec<u8>> {
+    /// A result with what is long of it as blobs, which are kept like the result. `None` if there
+    /// is nothing long in it, or it is not a JobResult.
+    pub(super) fn parts_apart(
+        &mut self,
+        job: JobId,
+        result: ResultId,
+        whole: &[u8],
+    ) -> Option<Vec<u8>> {
         let mut parsed = JobResult::parse(whole).ok()?;
         let mut made = Vec::new();
-        if let Some(archive) = parsed.output_archive.take_if(|archive| archive.len() > TEXT_HEAD_BYTES) {
+        if let Some(archive) =
+            parsed.output_archive.take_if(|archive| archive.len() > TEXT_HEAD_BYTES)
+        {
             let id = made_of(job, ResultSlot::Archive);
             parsed.archive = Some(blob_of(&mut self.relay, id, job, ResultSlot::Archive, archive));
             made.push(id);

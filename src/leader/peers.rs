@@ -1,4 +1,5 @@
-//! Who is connected: sessions, the hosts that they come from, and what the driver may ask about them.
+//! Who is connected: sessions, the hosts that they come from, and what the driver may ask about
+//! them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -64,9 +65,11 @@ impl Peers {
         self.names_bytes
     }
 
-    /// The names of a peer count with so many bytes from now on. What it says without being admitted never counts.
+    /// The names of a peer count with so many bytes from now on. What it says without being
+    /// admitted never counts.
     pub(super) fn count_names(&mut self, conn: ConnId, bytes: u64) {
-        let before = if bytes == 0 { self.names.remove(&conn) } else { self.names.insert(conn, bytes) };
+        let before =
+            if bytes == 0 { self.names.remove(&conn) } else { self.names.insert(conn, bytes) };
         self.names_bytes = self.names_bytes - before.unwrap_or(0) + bytes;
     }
 
@@ -103,7 +106,8 @@ impl Leader {
         self.peers.open = open;
     }
 
-    /// A connection's first frame has shown its generation. The host that it comes from, if that is known, tells which peers share one.
+    /// A connection's first frame has shown its generation. The host that it comes from, if that is
+    /// known, tells which peers share one.
     pub fn connected(&mut self, conn: ConnId, generation: Generation, host: Option<IpAddr>) {
         self.peers.hosts.extend(host.map(|host| (conn, host.to_canonical())));
         self.peers.sessions.insert(conn, Session::new(conn, generation));
@@ -129,9 +133,9 @@ impl Leader {
         self.peers.get(conn).is_some_and(|session| session.client().is_some())
     }
 
-    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends no signs of life. It is a
-    /// quarter longer than what peers wait for the leader: a worker that finds the line dead should be back before its
-    /// jobs are taken for lost.
+    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends
+    /// no signs of life. It is a quarter longer than what peers wait for the leader: a worker that
+    /// finds the line dead should be back before its jobs are taken for lost.
     pub fn silence(&self, conn: ConnId) -> Option<Duration> {
         let silence = self.config.silence;
         self.peers.takes(conn, Features::KEEPALIVE).then(|| silence.saturating_add(silence / 4))
@@ -163,7 +167,11 @@ impl Leader {
     }
 
     /// The same for news that nobody waits for.
-    pub(super) fn tell_lazily(&mut self, conn: ConnId, says: impl FnOnce(&Session) -> Option<WireFrame>) {
+    pub(super) fn tell_lazily(
+        &mut self,
+        conn: ConnId,
+        says: impl FnOnce(&Session) -> Option<WireFrame>,
+    ) {
         let frame = self.peers.get(conn).and_then(says);
         self.outputs.extend(frame.map(|frame| Output::SendLazily { conn, frame }));
     }

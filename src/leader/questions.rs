@@ -1,9 +1,10 @@
-//! Questions that came to the leader, until they are answered: who asked what, what has to be done for
-//! it, and how the answer gets into frames.
+//! Questions that came to the leader, until they are answered: who asked what, what has to be done
+//! for it, and how the answer gets into frames.
 //!
 //! A machine of its own. What comes in is a [`QuestionEvent`]; what it wants done is said by
-//! [`Questions::poll`]. It sees no session, no broker and no blob: whoever has what a question is about
-//! is asked by [`QuestionAction::Look`], and says it with [`QuestionEvent::Answered`], now or later.
+//! [`Questions::poll`]. It sees no session, no broker and no blob: whoever has what a question is
+//! about is asked by [`QuestionAction::Look`], and says it with [`QuestionEvent::Answered`], now or
+//! later.
 
 mod parts;
 
@@ -24,7 +25,8 @@ use crate::core::event::Operation;
 use crate::core::ids::{ConnId, JobId, Micros, Token};
 use crate::store::blobs::Listed;
 
-/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of that at a time.
+/// Questions of one connection whose answers are still to come. Our own clients ask a quarter of
+/// that at a time.
 const QUESTIONS_WAITING_MAX: usize = 256;
 
 /// How often files that nothing refers to are looked for.
@@ -59,25 +61,44 @@ pub(super) enum Lister {
 #[derive(Debug)]
 pub(super) enum QuestionEvent {
     /// A connection asks. `peer` is how logs call it.
-    Asked { by: Asked, json: Vec<u8>, peer: Arc<str> },
+    Asked {
+        by: Asked,
+        json: Vec<u8>,
+        peer: Arc<str>,
+    },
     /// A connection wants something done, and waits for no answer.
     Wished(Operation),
     /// Whoever was asked to look answers.
-    Answered { by: Asked, answer: Result<Value, String> },
+    Answered {
+        by: Asked,
+        answer: Result<Value, String>,
+    },
     /// An answer does not fit its frames.
-    DoesNotFit { by: Asked },
+    DoesNotFit {
+        by: Asked,
+    },
     /// The broker has done an operation, or has not.
-    Operated { token: Token, answer: Result<Operated, OperateError> },
+    Operated {
+        token: Token,
+        answer: Result<Operated, OperateError>,
+    },
     /// The log takes nothing: who waits for an operation hears why.
-    LogStuck { trouble: String },
+    LogStuck {
+        trouble: String,
+    },
     /// Time has passed: the leader itself may want to know which blobs have files.
     Tick(Micros),
-    /// Which have.
     Listed(Result<Vec<Listed>, String>),
     /// A blob is there and can be checked for somebody.
-    CanCheck { by: Asked, blob: BlobId },
+    CanCheck {
+        by: Asked,
+        blob: BlobId,
+    },
     /// It was: chunks that are as they were written, and what is wrong with others.
-    Checked { blob: BlobId, result: Result<(Vec<u32>, Vec<String>), String> },
+    Checked {
+        blob: BlobId,
+        result: Result<(Vec<u32>, Vec<String>), String>,
+    },
     /// A connection ended.
     Closed(ConnId),
 }
@@ -108,7 +129,8 @@ pub(super) enum QuestionAction {
 pub(super) struct Questions {
     /// Whether the leader has a disk, so that there are files to ask for.
     durable: bool,
-    /// How many questions of a connection wait. Those for results are not among them: they wait for the line.
+    /// How many questions of a connection wait. Those for results are not among them: they wait for
+    /// the line.
     waiting: HashMap<ConnId, usize>,
     /// Operations that the broker has not answered, with who asked for them.
     operations: HashMap<Token, Asked>,
@@ -150,7 +172,6 @@ impl Questions {
         self.actions.pop_front()
     }
 
-    /// Something happened.
     pub(super) fn handle(&mut self, event: QuestionEvent) {
         match event {
             QuestionEvent::Asked { by, json, peer } => self.asked(by, &json, peer),
@@ -243,7 +264,9 @@ impl Questions {
             | Question::DatasetRm(_)
             | Question::DatasetVerify(_)
             | Question::DatasetPush(_)
-            | Question::Explain(_)) => self.actions.push_back(QuestionAction::Look { by, question }),
+            | Question::Explain(_)) => {
+                self.actions.push_back(QuestionAction::Look { by, question })
+            }
         }
     }
 
@@ -278,8 +301,12 @@ impl Questions {
     fn listed(&mut self, result: Result<Vec<Listed>, String>) {
         let Some(lister) = self.listers.pop_front() else { return };
         match (result, lister) {
-            (Ok(listed), lister) => self.actions.push_back(QuestionAction::Sweep { lister, listed }),
-            (Err(error), Lister::Own) => warn!("files that nothing refers to are not looked for: {error}"),
+            (Ok(listed), lister) => {
+                self.actions.push_back(QuestionAction::Sweep { lister, listed })
+            }
+            (Err(error), Lister::Own) => {
+                warn!("files that nothing refers to are not looked for: {error}")
+            }
             (Err(error), Lister::Asked { by, .. }) => self.answer(by, Err(error)),
         }
     }
@@ -347,7 +374,8 @@ impl From<Standing> for Was {
 
 /// How the parts of an answer are called in its frames: only the last ends it.
 pub(super) fn statuses(parts: usize) -> impl Iterator<Item = AnswerStatus> {
-    (1..=parts).map(move |at| if at == parts { AnswerStatus::Whole } else { AnswerStatus::MoreFollows })
+    (1..=parts)
+        .map(move |at| if at == parts { AnswerStatus::Whole } else { AnswerStatus::MoreFollows })
 }
 
 #[cfg(test)]
@@ -389,10 +417,14 @@ mod tests {
         let answer = json!({ "phase": "queued" });
         questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Ok(answer.clone()) });
         assert_eq!(actions(&mut questions), [sent(&by, &answer)]);
-        questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Err("unknown".to_owned()) });
+        questions
+            .handle(QuestionEvent::Answered { by: by.clone(), answer: Err("unknown".to_owned()) });
         assert_eq!(actions(&mut questions), [failed(&by, "unknown")]);
         questions.handle(QuestionEvent::DoesNotFit { by: by.clone() });
-        assert_eq!(actions(&mut questions), [failed(&by, "the answer does not fit a frame: ask for less")]);
+        assert_eq!(
+            actions(&mut questions),
+            [failed(&by, "the answer does not fit a frame: ask for less")]
+        );
     }
 
     #[test]
@@ -401,7 +433,10 @@ mod tests {
         let by = asked(1, "cancel", 1);
         ask(&mut questions, &by, &json!({ "job_id": JOB }));
         let operation = Operation::Cancel { job: JobId(JOB), by: "client-1".into() };
-        assert_eq!(actions(&mut questions), [QuestionAction::Operate { token: Token(1), operation }]);
+        assert_eq!(
+            actions(&mut questions),
+            [QuestionAction::Operate { token: Token(1), operation }]
+        );
         for _ in 0..2 {
             let answer = Ok(Operated::Cancelled { was: Standing::Running });
             questions.handle(QuestionEvent::Operated { token: Token(1), answer });
@@ -411,7 +446,10 @@ mod tests {
         // What a frame of its own wants done has nobody to answer.
         let operation = Operation::Cancel { job: JobId(JOB), by: "client-1".into() };
         questions.handle(QuestionEvent::Wished(operation.clone()));
-        assert_eq!(actions(&mut questions), [QuestionAction::Operate { token: Token(2), operation }]);
+        assert_eq!(
+            actions(&mut questions),
+            [QuestionAction::Operate { token: Token(2), operation }]
+        );
         let answer = Err(OperateError::Unknown { job: JobId(JOB) });
         questions.handle(QuestionEvent::Operated { token: Token(2), answer });
         assert_eq!(actions(&mut questions), []);
@@ -446,7 +484,9 @@ mod tests {
         assert_eq!(actions(&mut questions).len(), QUESTIONS_WAITING_MAX);
         let over = asked(1, "dataset.status", 999);
         ask(&mut questions, &over, &which);
-        let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else { panic!("an error") };
+        let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else {
+            panic!("an error")
+        };
         assert!(json.contains("256 questions of this connection wait"), "{json}");
         ask(&mut questions, &asked(2, "dataset.status", 1), &which);
         assert_eq!(actions(&mut questions).len(), 1, "others may ask");
@@ -458,7 +498,8 @@ mod tests {
             ask(&mut questions, &result, &json!({ "job_id": JOB }));
         }
         assert_eq!(actions(&mut questions).len(), 4);
-        questions.handle(QuestionEvent::Answered { by: result, answer: Err("not ended".to_owned()) });
+        questions
+            .handle(QuestionEvent::Answered { by: result, answer: Err("not ended".to_owned()) });
         ask(&mut questions, &over, &which);
         assert!(
             matches!(
@@ -514,7 +555,9 @@ mod tests {
         let mut questions = Questions::new(false);
         for (verb, question) in [("blob.gc", json!({})), ("blob.verify", json!({ "blob": JOB }))] {
             ask(&mut questions, &asked(1, verb, 1), &question);
-            let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else { panic!("{verb}") };
+            let [QuestionAction::Fail { json, .. }] = &actions(&mut questions)[..] else {
+                panic!("{verb}")
+            };
             assert!(json.contains("keeps nothing (--durability memory)"), "{json}");
         }
         assert!(questions.waiting.is_empty());

@@ -1,5 +1,5 @@
-//! A leader that begins where an earlier life ended (PE08, PE11): jobs, results, the dead-letter queue and caps as the log has them,
-//! blobs as their files are, what was coming as far as it came.
+//! A leader that begins where a previous run ended (PE08, PE11): jobs, results, the dead-letter
+//! queue and caps as the log has them, blobs as their files are, what was coming as far as it came.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ use crate::store::blobs::Found;
 use crate::store::map::Map;
 use crate::store::replay::{Held, Replay};
 
-/// What an earlier life left.
+/// What a previous run left.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// What the log says.
@@ -91,8 +91,8 @@ impl Leader {
         leader
     }
 
-    /// Jobs whose inputs had all come, and that had not been taken yet. One to all workers waits for its client: there are no
-    /// workers yet.
+    /// Jobs whose inputs had all come, and that had not been taken yet. One to all workers waits
+    /// for its client: there are no workers yet.
     fn take_what_is_whole(&mut self, inputs: &HashMap<JobId, Held>) {
         let is_announced = |job: &JobId| {
             self.broker
@@ -100,11 +100,13 @@ impl Leader {
                 .job(*job)
                 .is_some_and(|job| job.is_announced() && !job.has_ended() && !job.submission.to_all)
         };
-        let announced: Vec<JobId> = inputs.keys().filter(|job| is_announced(job)).copied().collect();
+        let announced: Vec<JobId> =
+            inputs.keys().filter(|job| is_announced(job)).copied().collect();
         announced.into_iter().for_each(|job| self.input_arrived(job));
     }
 
-    /// The inputs of a job: whole, if the job was taken; else as far as they came. Gives the job and why if one is lost.
+    /// The inputs of a job: whole, if the job was taken; else as far as they came. Gives the job
+    /// and why if one is lost.
     fn restore_inputs(
         &mut self,
         job: JobId,
@@ -154,7 +156,8 @@ impl Leader {
     }
 
     pub(super) fn restore_whole(&mut self, id: BlobId, map: Map) -> Result<(), String> {
-        let plan = ChunkPlan::new(map.open.size, map.open.chunk_bytes).map_err(|error| error.to_string())?;
+        let plan = ChunkPlan::new(map.open.size, map.open.chunk_bytes)
+            .map_err(|error| error.to_string())?;
         if let Some(damage) = map.damage.first() {
             return Err(damage.to_string());
         }
@@ -165,7 +168,8 @@ impl Leader {
         Ok(())
     }
 
-    /// A blob that nothing refers to yet. If all of it was certain, who brought it may have heard so, and does not bring it again.
+    /// A blob that nothing refers to yet. If all of it was certain, who brought it may have heard
+    /// so, and does not bring it again.
     fn restore_coming_blob(&mut self, id: BlobId, map: Map) {
         let digest = map.seal.filter(|_| map.is_whole() && map.damage.is_empty());
         if let Ok(plan) = ChunkPlan::new(map.open.size, map.open.chunk_bytes) {
@@ -182,10 +186,11 @@ impl Leader {
                 Purpose::Archive | Purpose::Stdout | Purpose::Stderr => true,
                 Purpose::Input | Purpose::Payload | Purpose::Dataset => false,
             };
-            // Of an attempt that the log does not know, another may be made under the same number; and a job that is not taken
-            // has not run: that was an earlier one of its id.
-            let is_known =
-                |job: &Job| !job.has_ended() && !job.is_announced() && map.open.attempt <= job.attempt.0;
+            // Of an attempt that the log does not know, another may be made under the same number;
+            // and a job that is not taken has not run: that was an earlier one of its id.
+            let is_known = |job: &Job| {
+                !job.has_ended() && !job.is_announced() && map.open.attempt <= job.attempt.0
+            };
             let may_end = self.broker.state().job(owner).is_some_and(is_known);
             // What was gathered from a large frame cannot be gone on with.
             if is_part && may_end && map.open.attempt > 0 {
@@ -196,7 +201,10 @@ impl Leader {
             }
         }
         if left > 0 {
-            info!(blobs = left, "files of blobs that nothing refers to are collected after a while");
+            info!(
+                blobs = left,
+                "files of blobs that nothing refers to are collected after a while"
+            );
         }
     }
 }

@@ -3,10 +3,10 @@
 //!
 //! For room, where results outlive the leader, only those go that somebody has, and of those the
 //! oldest first: first what its client has and somebody has got whole, then what its client has
-//! without the large parts, which it did not want, and last what its client has not got and somebody
-//! else has fetched whole: the client may come back for it. One that nobody has stays for its time, and
-//! so does one of which a classic client got the beginning, until somebody has fetched the rest. Who has
-//! fetched what is known as long as the leader lives.
+//! without the large parts, which it did not want, and last what its client has not got and
+//! somebody else has fetched whole: the client may come back for it. One that nobody has stays for
+//! its time, and so does one of which a classic client got the beginning, until somebody has
+//! fetched the rest. Who has fetched what is known as long as the leader lives.
 //!
 //! [`Retention`] decides it from what it is told of results, and sees nothing else of the leader.
 
@@ -26,8 +26,8 @@ use crate::core::ids::{ConnId, JobId, Micros, ResultId};
 use crate::core::job::Job;
 use crate::store::replay::Key;
 
-/// How long results of workers are not dropped to make room after somebody has got the list, or one of
-/// them: whoever has it fetches them one after the other. It ends with the connection.
+/// How long results of workers are not dropped to make room after somebody has got the list, or one
+/// of them: whoever has it fetches them one after the other. It ends with the connection.
 const FETCH_WAIT: Duration = Duration::from_secs(600);
 
 /// While room is short, orphans, and results for jobs that are refused, are looked for so often.
@@ -49,8 +49,8 @@ enum Short {
     Results,
     /// Others wait for room on the disk, or in the spool.
     Room {
-        /// Whether results outlive the leader: then those that nobody has make no room for others, and go
-        /// by their time and by the limit of results alone.
+        /// Whether results outlive the leader: then those that nobody has make no room for others,
+        /// and go by their time and by the limit of results alone.
         durable: bool,
     },
 }
@@ -78,7 +78,8 @@ pub(super) struct Retention {
     forgetting: Option<JobId>,
     /// Results of which somebody has got all parts, and who.
     got: HashMap<ResultId, GotBy>,
-    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the rest.
+    /// Results whose clients take no parts: they have the beginning, and were told how to fetch the
+    /// rest.
     cut: HashSet<ResultId>,
 }
 
@@ -114,7 +115,12 @@ impl Retention {
     }
 
     /// Which of these, the oldest first, goes next.
-    fn next_to_go(&self, now: Micros, short: Short, ended: impl Iterator<Item = Ended>) -> Option<JobId> {
+    fn next_to_go(
+        &self,
+        now: Micros,
+        short: Short,
+        ended: impl Iterator<Item = Ended>,
+    ) -> Option<JobId> {
         // Nothing better is looked for.
         let best = match short {
             Short::Room { .. } if self.got.is_empty() => 2,
@@ -136,7 +142,8 @@ impl Retention {
     /// Those of the lowest rank go first, and those of none stay.
     fn rank(&self, now: Micros, short: Short, ended: &Ended) -> Option<u8> {
         let Ended { job, is_sent, returned, with_parts } = ended;
-        let is_held = self.fetchers.get(job).is_some_and(|who| who.values().any(|until| *until > now));
+        let is_held =
+            self.fetchers.get(job).is_some_and(|who| who.values().any(|until| *until > now));
         let durable = match short {
             Short::Results => return Some(2 * u8::from(is_held) + u8::from(!is_sent)),
             Short::Room { .. } if is_held || with_parts.is_empty() => return None,
@@ -144,8 +151,8 @@ impl Retention {
         };
         let got_by = with_parts.iter().map(|result| self.got.get(result).copied()).min().flatten();
         // Its client was told to fetch the large parts, and nobody has.
-        let is_cut =
-            returned.is_some_and(|result| self.cut.contains(&result) && !self.got.contains_key(&result));
+        let is_cut = returned
+            .is_some_and(|result| self.cut.contains(&result) && !self.got.contains_key(&result));
         match got_by {
             Some(_) if *is_sent => Some(0),
             Some(GotBy::ItsClient) => Some(1),
@@ -169,7 +176,8 @@ impl Leader {
         self.act_once();
     }
 
-    /// Forgets results while there are too many, others wait for their room, or jobs are refused for it.
+    /// Forgets results while there are too many, others wait for their room, or jobs are refused
+    /// for it.
     pub(super) fn forget_results(&mut self) {
         // That jobs are refused may last, whatever goes, so it is not looked at with every event.
         let is_due = self.retention.sweep_at <= self.now;
@@ -181,7 +189,9 @@ impl Leader {
         loop {
             // Until that is committed nothing is gained by forgetting more.
             let state = self.broker.state();
-            self.retention.forgetting.take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
+            self.retention
+                .forgetting
+                .take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
             let refuses_jobs = refuses_jobs && self.relay.refuses_jobs();
             let is_short = (refuses_jobs || self.relay.is_short()) && self.blobs.has_kept();
             let short = match self.payloads.held.result_bytes() > self.config.result_bytes_max {
@@ -196,7 +206,10 @@ impl Leader {
                 job: job.id(),
                 is_sent,
                 returned: outcome::returned(job),
-                with_parts: self.results_of(job).filter(|of| !self.blobs.of_result(*of).is_empty()).collect(),
+                with_parts: self
+                    .results_of(job)
+                    .filter(|of| !self.blobs.of_result(*of).is_empty())
+                    .collect(),
             });
             let Some(job) = self.retention.next_to_go(self.now, short, ended) else { break };
             self.retention.forgetting = Some(job);
@@ -216,8 +229,9 @@ impl Leader {
 
     /// Whether somebody is getting the result of a job, or of one of its children.
     fn is_being_got(&self, job: &Job) -> bool {
-        self.results_of(job)
-            .any(|result| self.payloads.held.is_pinned(Key::Result(result)) || self.is_fetched(result))
+        self.results_of(job).any(|result| {
+            self.payloads.held.is_pinned(Key::Result(result)) || self.is_fetched(result)
+        })
     }
 
     /// Forgets who was about to ask for results and is gone, or did not for too long.
@@ -236,7 +250,8 @@ impl Leader {
     /// a frame.
     pub(super) fn note_got(&mut self, conn: ConnId, job: JobId, result: ResultId) {
         let is_here = |part: &BlobId| {
-            self.relay.has_got(conn, *part) || is_made(job, *part) && !self.relay.is_given(conn, *part)
+            self.relay.has_got(conn, *part)
+                || is_made(job, *part) && !self.relay.is_given(conn, *part)
         };
         let parts = self.blobs.of_result(result);
         if !parts.is_empty() && parts.iter().all(is_here) {
@@ -293,7 +308,11 @@ mod tests {
         retention.got(ResultId(9), GotBy::ItsClient);
         assert_eq!(order(&retention, KEPT, &jobs), [6, 8, 9, 4, 7, 2, 3]);
         let memory = Short::Room { durable: false };
-        assert_eq!(order(&retention, memory, &jobs), [6, 8, 9, 4, 7, 2, 3, 1], "what nobody has goes last");
+        assert_eq!(
+            order(&retention, memory, &jobs),
+            [6, 8, 9, 4, 7, 2, 3, 1],
+            "what nobody has goes last"
+        );
         assert_eq!(order(&retention, Short::Results, &jobs), [5, 6, 7, 8, 9, 1, 2, 3, 4]);
     }
 
@@ -307,8 +326,11 @@ mod tests {
     fn a_result_without_large_parts_makes_no_room_and_one_with_children_needs_all_of_them_got() {
         let mut retention = Retention::default();
         let small = Ended { with_parts: Vec::new(), ..ended(1, true) };
-        let parent =
-            Ended { with_parts: vec![ResultId(20), ResultId(21)], returned: None, ..ended(2, false) };
+        let parent = Ended {
+            with_parts: vec![ResultId(20), ResultId(21)],
+            returned: None,
+            ..ended(2, false)
+        };
         let jobs = [small, parent];
         retention.got(ResultId(20), GotBy::ItsClient);
         assert_eq!(order(&retention, KEPT, &jobs), [0; 0]);

@@ -1,13 +1,14 @@
-//! Inputs of jobs that become datasets (C01). A classic worker takes no transfers and no frame over 4 MiB,
-//! but the agent beside it can be sent a dataset: the blobs of a job are read, chunk by chunk, into packs,
-//! and put under an id that only the leader gives. The dataset goes when the job has ended, when the job goes
-//! to a worker that takes its inputs as they are, or when a part of it is damaged.
+//! Inputs of jobs that become datasets (C01). A classic worker takes no transfers and no frame over
+//! 4 MiB, but the agent beside it can be sent a dataset: the blobs of a job are read, chunk by
+//! chunk, into packs, and put under an id that only the leader gives. The dataset goes when the job
+//! has ended, when the job goes to a worker that takes its inputs as they are, or when a part of it
+//! is damaged.
 //!
-//! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which jobs; see
-//! `core::staging`.
+//! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which
+//! jobs; see `core::staging`.
 //!
-//! A machine of its own: [`Stagings::go_on`] does the next step, and says what follows from it. It sees
-//! the relay, which it reads from and packs into, and neither broker nor datasets.
+//! A machine of its own: [`Stagings::go_on`] does the next step, and says what follows from it. It
+//! sees the relay, which it reads from and packs into, and neither broker nor datasets.
 
 use std::collections::VecDeque;
 
@@ -146,8 +147,8 @@ impl Stagings {
         }
     }
 
-    /// Goes on with the first job. `is_wanted` says whether a job still waits for its dataset, `is_first`
-    /// that there is no other such dataset.
+    /// Goes on with the first job. `is_wanted` says whether a job still waits for its dataset,
+    /// `is_first` that there is no other such dataset.
     pub(super) fn go_on(
         &mut self,
         now: Micros,
@@ -208,7 +209,9 @@ impl Stagings {
 
     /// All bytes are in packs.
     fn end(&mut self, relay: &mut Relay, make_id: &mut dyn FnMut() -> Uuid) -> Step {
-        let Some(Staging { job, files, maker, .. }) = self.queue.pop_front() else { return Step::Idle };
+        let Some(Staging { job, files, maker, .. }) = self.queue.pop_front() else {
+            return Step::Idle;
+        };
         let never = |why: String| Step::Failed(NotStaged { job, why, again: false });
         let key = maker.owner();
         let (made, packs) = match maker.finish(relay) {
@@ -220,9 +223,10 @@ impl Stagings {
             builder.file(file.name, made.sha256, made.pieces);
         }
         match builder.finish() {
-            Ok(manifest) => {
-                Step::Made { inputs: StagedInputs { job, key, version: make_id(), manifest }, packs }
-            }
+            Ok(manifest) => Step::Made {
+                inputs: StagedInputs { job, key, version: make_id(), manifest },
+                packs,
+            },
             Err(error) => {
                 packs.iter().for_each(|(pack, _)| relay.forget(*pack));
                 never(error.to_string())
@@ -232,8 +236,8 @@ impl Stagings {
 }
 
 impl Staging {
-    /// Finds a place for the dataset, within `--spool-max`. The first is let in however full that is, so that
-    /// what waits here for nothing else comes to its end.
+    /// Finds a place for the dataset, within `--spool-max`. The first is let in however full that
+    /// is, so that what waits here for nothing else comes to its end.
     fn begin(&mut self, is_first: bool, room: u64, relay: &Relay) -> Result<Option<Step>, Fault> {
         let bytes = self.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
         if !is_first && !relay.has_room_for(bytes) {
@@ -251,12 +255,18 @@ impl Staging {
     }
 
     /// The next chunk, or the end of a file; none after the last.
-    fn next(&mut self, relay: &mut Relay, make_id: &mut dyn FnMut() -> Uuid) -> Result<Option<Step>, Fault> {
+    fn next(
+        &mut self,
+        relay: &mut Relay,
+        make_id: &mut dyn FnMut() -> Uuid,
+    ) -> Result<Option<Step>, Fault> {
         let unwritten = self.maker.open_pack().map_or(0, |pack| relay.unwritten(pack));
         if unwritten >= UNWRITTEN_MAX {
             return Ok(Some(Step::Idle));
         }
-        let Some(StagedFile { name, blob, size }) = self.files.get(self.file) else { return Ok(None) };
+        let Some(StagedFile { name, blob, size }) = self.files.get(self.file) else {
+            return Ok(None);
+        };
         if self.chunk == 0 {
             self.maker.begin(self.file);
         }
@@ -270,7 +280,8 @@ impl Staging {
         };
         let Some(sent) = sent else {
             self.is_reading = true;
-            let (chunks, at) = (vec![(self.chunk, head, len)], VerifyRequest::Bytes { reader: self.key });
+            let (chunks, at) =
+                (vec![(self.chunk, head, len)], VerifyRequest::Bytes { reader: self.key });
             return Ok(Some(Step::Read(DiskOp::Look { blob: *blob, chunks, at })));
         };
         let mut scratch = Vec::new();
@@ -283,11 +294,20 @@ impl Staging {
 }
 
 /// The files of a job that are blobs here. An error says why no classic worker could have the job.
-pub(super) fn files_to_stage(job: &Job, payload: &[u8], relay: &Relay) -> Result<Vec<StagedFile>, String> {
+pub(super) fn files_to_stage(
+    job: &Job,
+    payload: &[u8],
+    relay: &Relay,
+) -> Result<Vec<StagedFile>, String> {
     let mut request = JobRequest::parse(payload).map_err(|error| error.to_string())?;
     // What such a worker would refuse it is not sent (C08, WX08).
-    if let Some(file) = request.files.iter().find(|file| !is_for_classic(file, job.submission.names)) {
-        return Err(format!("the file \"{}\" is none that a classic worker takes", file.name.escape_debug()));
+    if let Some(file) =
+        request.files.iter().find(|file| !is_for_classic(file, job.submission.names))
+    {
+        return Err(format!(
+            "the file \"{}\" is none that a classic worker takes",
+            file.name.escape_debug()
+        ));
     }
     let blobs = named_in(&request);
     let names = names_of_dataset(blobs.iter().map(|(_, name, _)| name.as_str()));
@@ -411,7 +431,10 @@ mod tests {
         let mut rig = Rig::new(&[noise(2_000_000, 1)]);
         (0..2).for_each(|_| drop(rig.go_on(true, true)));
         assert_eq!(rig.blobs(), 2, "the input and a pack");
-        assert_eq!(failed(rig.go_on(false, true)), ("the job went to another worker".to_owned(), true));
+        assert_eq!(
+            failed(rig.go_on(false, true)),
+            ("the job went to another worker".to_owned(), true)
+        );
         assert_eq!(rig.blobs(), 1);
 
         let mut rig = Rig::new(&[noise(2_000_000, 1)]);
@@ -456,6 +479,9 @@ mod tests {
         assert!(matches!(rig.go_on(true, true), Step::Went), "the end of the file");
         let staging = rig.stagings.queue.front_mut().unwrap();
         staging.is_reading = true;
-        assert_eq!(failed(rig.was_read(KEY, Err("damaged".to_owned()))), ("damaged".to_owned(), true));
+        assert_eq!(
+            failed(rig.was_read(KEY, Err("damaged".to_owned()))),
+            ("damaged".to_owned(), true)
+        );
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn id_of(job: JobId, run: Run, attempt: Attempt) -> Option<JobId> {
     digest.first_chunk().map(|first| JobId(Uuid::from_bytes(*first)))
 }
 
-/// The request under another id; none if it is no request.
+/// The request under another id; none if it is not a request.
 pub(super) fn renamed(payload: &Bytes, id: JobId) -> Option<Bytes> {
     let mut request = JobRequest::parse(payload).ok()?;
     request.job_id = id.0;
@@ -36,11 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attempt_but_the_first_has_an_id_of_its_own_which_is_the_same_whenever_it_is_asked_for() {
+    fn every_attempt_but_the_first_has_an_id_of_its_own_which_is_the_same_whenever_it_is_asked_for()
+    {
         let job = JobId(Uuid::from_u128(7));
         assert_eq!(id_of(job, Run(1), Attempt(1)), None);
-        let all =
-            [(1, 2), (1, 3), (2, 1), (2, 2)].map(|(run, attempt)| id_of(job, Run(run), Attempt(attempt)));
+        let all = [(1, 2), (1, 3), (2, 1), (2, 2)]
+            .map(|(run, attempt)| id_of(job, Run(run), Attempt(attempt)));
         let again = id_of(job, Run(1), Attempt(2));
         assert!(all.iter().all(Option::is_some) && all[0] == again);
         let distinct: std::collections::HashSet<_> = all.iter().collect();

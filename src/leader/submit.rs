@@ -1,4 +1,4 @@
-//! Jobs that clients hand in, on their way to the broker and from there to a worker.
+//! Jobs that clients submit, on their way to the broker and from there to a worker.
 
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ use crate::core::limits::DATASETS_PER_JOB_MAX;
 use crate::core::names::{self, NameUse, SafeName};
 use crate::core::payload::FileNames;
 use crate::core::subject::{ROUTING_KEY_BYTES_MAX, routing_key};
-use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::model::{
+    Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source,
+};
 use crate::summed::Summed;
 
 /// The hop of limits that are the leader's own.
@@ -96,7 +98,9 @@ impl From<&Refusal> for RefusalText {
             Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } | Refusal::NoReader { .. } => {
                 (Reason::NO_WORKER, 0, 0, LEADER)
             }
-            Refusal::NoCapableWorker { bytes, limit, .. } => (Reason::TOO_LARGE, *bytes, *limit, "worker"),
+            Refusal::NoCapableWorker { bytes, limit, .. } => {
+                (Reason::TOO_LARGE, *bytes, *limit, "worker")
+            }
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
         RefusalText { reason, value, limit, hop, text: refusal.to_string() }
@@ -129,9 +133,14 @@ impl Leader {
         self.submit_with(conn, body, None);
     }
 
-    pub(super) fn submit_with(&mut self, conn: ConnId, mut body: SubmitBody, mut gathered: Option<Gathered>) {
-        // It is a request if .NET would read one there (M14) and it names a program; else bytes that only
-        // the worker understands (M19).
+    pub(super) fn submit_with(
+        &mut self,
+        conn: ConnId,
+        mut body: SubmitBody,
+        mut gathered: Option<Gathered>,
+    ) {
+        // It is a request if .NET would read one there (M14) and it names a program; else bytes
+        // that only the worker understands (M19).
         let request = match JobRequest::parse(&body.payload) {
             Ok(request) => Ok(Some(request)),
             // A client that knows no requests cannot have written a bad one.
@@ -148,10 +157,14 @@ impl Leader {
         if named.is_some_and(|id| id.is_nil()) {
             body.payload = with_id(&body.payload, job).into();
         }
-        let taken = request
-            .and_then(|request| self.take_job(conn, job, body, request.as_ref(), fingerprint, &mut gathered));
+        let taken = request.and_then(|request| {
+            self.take_job(conn, job, body, request.as_ref(), fingerprint, &mut gathered)
+        });
         // What came with it and is not needed.
-        gathered.into_iter().flat_map(|gathered| gathered.blobs).for_each(|blob| self.relay.forget(blob));
+        gathered
+            .into_iter()
+            .flat_map(|gathered| gathered.blobs)
+            .for_each(|blob| self.relay.forget(blob));
         if let Err(refusal) = taken {
             self.refuse(conn, job, refusal);
         }
@@ -170,7 +183,8 @@ impl Leader {
         let (from_ours, is_gathered) = (self.is_announced(conn), gathered.is_some());
         let blobs = request.map(named_in).unwrap_or_default();
         let blob_bytes = blobs.iter().fold(0u64, |sum, (_, _, size)| sum.saturating_add(*size));
-        let submission = submission(job, &body, request, from_ours).map_err(RefusalText::invalid)?;
+        let submission =
+            submission(job, &body, request, from_ours).map_err(RefusalText::invalid)?;
         let submission = Submission {
             size: blob_bytes.saturating_add(body.payload.len() as u64),
             fingerprint,
@@ -202,7 +216,8 @@ impl Leader {
         Ok(())
     }
 
-    /// What no worker could be sent in one frame, or what the leader has no room for, is refused at the door.
+    /// What no worker could be sent in one frame, or what the leader has no room for, is refused at
+    /// the door.
     fn too_large(&self, job: &Submission, sent_bytes: usize) -> Option<RefusalText> {
         let body = Session::assign_body_len(job.key.as_str(), sent_bytes) as u64;
         let limit = u64::from(FRAME_BODY_BYTES_MAX);
@@ -227,7 +242,8 @@ impl Leader {
         })
     }
 
-    /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what comes.
+    /// Why a new job cannot go into the log now: the disk takes nothing, or is too slow for what
+    /// comes.
     fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
         if let Some(trouble) = self.log.trouble() {
             let text = format!("{trouble}; submit the job again when it takes more");
@@ -249,8 +265,8 @@ impl Leader {
         })
     }
 
-    /// Tells a client that its job is not taken: in a frame of its own if it can hear that, else as a failed result, so
-    /// that it does not wait for ever (W23).
+    /// Tells a client that its job is not taken: in a frame of its own if it can hear that, else as
+    /// a failed result, so that it does not wait for ever (W23).
     pub(super) fn refuse(&mut self, conn: ConnId, job: JobId, refusal: RefusalText) {
         let Some(session) = self.peers.get(conn) else { return };
         info!(%job, peer = %session.name(), "refused a job: {}", refusal.text);
@@ -316,7 +332,8 @@ impl Leader {
         }
         match assigned {
             Ok(frame) => Some(Assigned { frame, common }),
-            // What does not fit was refused at the door, so this is a mistake of ours; the job ends, not the worker.
+            // What does not fit was refused at the door, so this is a mistake of ours; the job
+            // ends, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
                 let by = format!("the leader, which cannot send it: {error}").into();
@@ -328,14 +345,16 @@ impl Leader {
 }
 
 impl Leader {
-    /// A request for a classic worker. It knows a cached file by one path only, which stands in its CacheId (C02), also with the cache
-    /// patch of the founding documents, which stores `<CacheId>/<Name>` and looks for `<CacheId>`. So the whole path is put there: of a
-    /// request of ours, and where an agent or the patch keeps the dataset also of a classic client's; what else a classic client wrote means the
-    /// flat form.
+    /// A request for a classic worker. It knows a cached file by one path only, which stands in its
+    /// CacheId (C02), also with the cache patch of the founding documents, which stores
+    /// `<CacheId>/<Name>` and looks for `<CacheId>`. So the whole path is put there: of a request
+    /// of ours, and where an agent or the patch keeps the dataset also of a classic client's; what
+    /// else a classic client wrote means the flat form.
     ///
     /// Inputs that are a dataset by now (C01) are named by that.
     fn rewriting(&self, worker: WorkerId, from_ours: bool, is_staged: bool) -> Rewriting {
-        let knows_paths = self.broker.agent_of(worker).is_some() || self.datasets.knows_cache_put(worker);
+        let knows_paths =
+            self.broker.agent_of(worker).is_some() || self.datasets.knows_cache_put(worker);
         if from_ours || is_staged || knows_paths { Rewriting::Paths } else { Rewriting::Names }
     }
 
@@ -360,9 +379,11 @@ impl Leader {
             let cache = CacheId::parse(cache_id).ok();
             from_ours || cache.is_some_and(|cache| self.broker.state().dataset(&cache).is_some())
         };
-        let with_paths = (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_dataset)).flatten();
+        let with_paths =
+            (rewriting == Rewriting::Paths).then(|| with_paths(&request, is_dataset)).flatten();
         let written = with_paths.map(|request| in_json(request, is_flat));
-        match written.filter(|written| fits_assignment(job.submission.key.as_str(), written.len())) {
+        match written.filter(|written| fits_assignment(job.submission.key.as_str(), written.len()))
+        {
             Some(written) => written.into(),
             None if is_flat || staged.is_some() => in_json(request, is_flat).into(),
             None => payload,
@@ -371,7 +392,11 @@ impl Leader {
 }
 
 /// The id of a job: that of its request, else that of its frame, else a new one.
-pub(super) fn job_id(named: Option<Uuid>, msg_id: Uuid, make_id: &mut dyn FnMut() -> Uuid) -> JobId {
+pub(super) fn job_id(
+    named: Option<Uuid>,
+    msg_id: Uuid,
+    make_id: &mut dyn FnMut() -> Uuid,
+) -> JobId {
     let id = named.into_iter().chain([msg_id]).find(|id| !id.is_nil());
     JobId(id.unwrap_or_else(make_id))
 }
@@ -423,18 +448,21 @@ fn time_limit_in(payload: &[u8]) -> Option<Duration> {
     request.time_limit_ms.map(Duration::from_millis)
 }
 
-/// Whether a payload of this size can be sent to a worker: the frame's body has its limit, whatever the job came in.
+/// Whether a payload of this size can be sent to a worker: the frame's body has its limit, whatever
+/// the job came in.
 fn fits_assignment(key: &str, payload_bytes: usize) -> bool {
     Session::assign_body_len(key, payload_bytes) <= FRAME_BODY_BYTES_MAX as usize
 }
 
-/// Bytes of a payload as a worker is sent it. A child travels under its own id, in JSON of our own writing, which may be longer.
+/// Bytes of a payload as a worker is sent it. A child travels under its own id, in JSON of our own
+/// writing, which may be longer.
 fn sent_len(payload: &Bytes, to_all: bool) -> usize {
     if to_all { for_child(payload, JobId(Uuid::nil())).len() } else { payload.len() }
 }
 
-/// The same of a request for a classic worker, in the longest of the forms that it may be sent in: with the path of each cached file
-/// in its CacheId (C02), which a classic client's is sent in only if that fits, and without folders. Those are JSON of our own writing.
+/// The same of a request for a classic worker, in the longest of the forms that it may be sent in:
+/// with the path of each cached file in its CacheId (C02), which a classic client's is sent in only
+/// if that fits, and without folders. Those are JSON of our own writing.
 fn classic_len(request: &JobRequest, payload: &[u8], names: FileNames, from_ours: bool) -> usize {
     let is_flat = names == FileNames::Flattened;
     let with_paths = if from_ours { with_paths(request, |_| true) } else { None };
@@ -461,8 +489,12 @@ fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
     request.files.iter().any(has_content) && !fits_assignment(key.as_str(), sent)
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said; `None` if there are none.
-pub(super) fn with_paths(request: &JobRequest, is_dataset: impl Fn(&str) -> bool) -> Option<JobRequest> {
+/// A request with the path of each cached file in its CacheId, for those ids of which that is said;
+/// `None` if there are none.
+pub(super) fn with_paths(
+    request: &JobRequest,
+    is_dataset: impl Fn(&str) -> bool,
+) -> Option<JobRequest> {
     let path = |file: &InputFile| {
         let Source::Cache(id) = file.source() else { return None };
         is_dataset(id).then(|| format!("{id}/{}", file.name_in_dataset()))
@@ -485,11 +517,12 @@ fn in_json(mut request: JobRequest, is_flat: bool) -> Bytes {
     request.to_json().into()
 }
 
-/// What the names of a request's files are to classic workers. What no worker takes is not told apart: any says what is wrong with
-/// it.
+/// What the names of a request's files are to classic workers. What no worker takes is not told
+/// apart: any says what is wrong with it.
 fn file_names(request: &JobRequest) -> FileNames {
     let names = || request.files.iter().map(|file| file.name.as_str());
-    let is_in_folder = |name: &str| !names::is_flat(name) && SafeName::parse(NameUse::File, name).is_ok();
+    let is_in_folder =
+        |name: &str| !names::is_flat(name) && SafeName::parse(NameUse::File, name).is_ok();
     match () {
         () if !names().any(is_in_folder) => FileNames::Plain,
         () if request.flatten && names::flattened(names()).is_ok() => FileNames::Flattened,
@@ -505,8 +538,9 @@ pub(super) fn by_dataset(request: &mut JobRequest, cache: &CacheId) {
     }
 }
 
-/// A request without an id, under this one. A classic worker acks the id that the request names, not the frame's, so one without is
-/// never heard of again. All else stays as it is, and of two equal names the last counts (M14).
+/// A request without an id, under this one. A classic worker acks the id that the request names,
+/// not the frame's, so one without is never heard of again. All else stays as it is, and of two
+/// equal names the last counts (M14).
 fn with_id(payload: &Bytes, id: JobId) -> Bytes {
     let Some(end) = payload.iter().rposition(|byte| *byte == b'}') else { return payload.clone() };
     let (before, after) = payload.split_at(end);
@@ -518,7 +552,8 @@ fn with_id(payload: &Bytes, id: JobId) -> Bytes {
 /// Bytes that this adds.
 const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::Hyphenated::LENGTH;
 
-/// The datasets that a request's files are of, each once. What cannot be one's id is a file's own, in the flat form (C02).
+/// The datasets that a request's files are of, each once. What cannot be one's id is a file's own,
+/// in the flat form (C02).
 fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     let cache = |file: &InputFile| {
         let Source::Cache(cache_id) = file.source() else { return None };
@@ -532,7 +567,8 @@ fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     datasets
 }
 
-/// Names that a worker looks for in a directory of its own lead nowhere else. Classic workers do not check that.
+/// Names that a worker looks for in a directory of its own lead nowhere else. Classic workers do
+/// not check that.
 fn stays_inside(request: &JobRequest) -> Result<(), names::NameError> {
     names::stays_inside(NameUse::Program, &request.exec_name)?;
     for file in &request.files {
@@ -544,7 +580,7 @@ fn stays_inside(request: &JobRequest) -> Result<(), names::NameError> {
     Ok(())
 }
 
-/// Whether a payload is no JobRequest at all, rather than a bad one.
+/// Whether a payload is not a JobRequest at all, rather than a bad one.
 fn is_another_thing(error: &ModelError) -> bool {
     let names_no_program =
         matches!(error, ModelError::Missing { place, .. } if place.member == Some("ExecName"));

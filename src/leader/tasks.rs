@@ -1,5 +1,5 @@
-//! What is done once payloads are in memory: a job goes to its worker, a result to its client, inputs
-//! become a dataset, a question for a result is answered.
+//! What is done once payloads are in memory: a job goes to its worker, a result to its client,
+//! inputs become a dataset, a question for a result is answered.
 
 use std::collections::{HashMap, HashSet};
 
@@ -143,7 +143,9 @@ impl Leader {
     fn payloads_of(&self, task: &Task) -> Vec<Key> {
         match task {
             Task::Deliver { job, .. } | Task::Answer { job, .. } => self.payloads_of_result(*job),
-            Task::Assign(Assignment { job, .. }) | Task::Stage { job } => vec![self.payload_of_job(*job)],
+            Task::Assign(Assignment { job, .. }) | Task::Stage { job } => {
+                vec![self.payload_of_job(*job)]
+            }
         }
     }
 
@@ -175,7 +177,8 @@ impl Leader {
         }
     }
 
-    /// Whether all memory for what is on its way to peers is taken. The driver then finds those that do not read.
+    /// Whether all memory for what is on its way to peers is taken. The driver then finds those
+    /// that do not read.
     pub fn is_short_of_room(&self) -> bool {
         self.pacing.is_short()
     }
@@ -200,7 +203,9 @@ impl Leader {
         for _ in 0..frames {
             match self.pacing.written(conn) {
                 Some(Some((job, run))) if says => self.pacing.unconfirmed(conn, job, run),
-                Some(Some((job, run))) => self.broker.handle(self.now, Event::Delivered { job, run }),
+                Some(Some((job, run))) => {
+                    self.broker.handle(self.now, Event::Delivered { job, run })
+                }
                 Some(None) => {}
                 None => break,
             }
@@ -239,10 +244,12 @@ impl Leader {
         }
     }
 
-    /// Which results of these, all of one client, are on their way on another connection of it, or wait for its receipt there.
+    /// Which results of these, all of one client, are on their way on another connection of it, or
+    /// wait for its receipt there.
     fn sent_to_client_of(&self, jobs: &[JobId]) -> HashSet<JobId> {
         let state = self.broker.state();
-        let Some(client) = jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.submission.client)
+        let Some(client) =
+            jobs.iter().find_map(|job| state.job(*job)).map(|job| &job.submission.client)
         else {
             return HashSet::new();
         };
@@ -275,12 +282,13 @@ impl Leader {
         }
     }
 
-    /// Whether nobody behind the leader can compare a payload with the checksum it came with: what is to be done makes other
-    /// bytes of it, or sends it to a peer that knows no checksums.
+    /// Whether nobody behind the leader can compare a payload with the checksum it came with: what
+    /// is to be done makes other bytes of it, or sends it to a peer that knows no checksums.
     pub(super) fn ends_checksum(&self, task: &Task) -> bool {
         match task {
             Task::Assign(Assignment { conn, job, .. }) => {
-                let is_child = self.broker.state().job(*job).is_some_and(|job| job.child_of.is_some());
+                let is_child =
+                    self.broker.state().job(*job).is_some_and(|job| job.child_of.is_some());
                 is_child || !self.has_checksums(*conn)
             }
             Task::Deliver { conn, job, .. } => {
@@ -343,8 +351,8 @@ impl Leader {
         }
     }
 
-    /// Whose memory a frame takes that may have a payload as it is kept. What no log has stays in memory as long as it is needed, whoever
-    /// is sent it.
+    /// Whose memory a frame takes that may have a payload as it is kept. What no log has stays in
+    /// memory as long as it is needed, whoever is sent it.
     fn memory_of(&self, key: Key, frame: &WireFrame) -> Memory {
         let is_kept = !self.log.is_durable() && self.payloads.held.holds(key, &frame.payload);
         if is_kept { Memory::Kept } else { Memory::Own }
@@ -367,10 +375,19 @@ mod tests {
 
     #[test]
     fn what_follows_a_later_attempt_waits_behind_that_one_and_not_behind_an_earlier_one() {
-        let (conn, job, worker) = (ConnId(1), JobId(Uuid::from_u128(2)), WorkerId(Uuid::from_u128(3)));
+        let (conn, job, worker) =
+            (ConnId(1), JobId(Uuid::from_u128(2)), WorkerId(Uuid::from_u128(3)));
         let lease = Duration::from_secs(30);
         let start = |attempt| {
-            WorkerOrder::Start(Assignment { conn, worker, job, run: Run(1), attempt, lease, start: true })
+            WorkerOrder::Start(Assignment {
+                conn,
+                worker,
+                job,
+                run: Run(1),
+                attempt,
+                lease,
+                start: true,
+            })
         };
         let mut held_back = HeldBack::default();
         held_back.begin(job, conn, Attempt(1));

@@ -1,5 +1,5 @@
-//! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring and who gets them. The
-//! bytes are the relay's matter.
+//! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring
+//! and who gets them. The bytes are the relay's matter.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -25,13 +25,14 @@ use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
 use super::datasets::DatasetEvent;
-use super::relay::{Linger, Memory, Spliced, Relay, Starts};
+use super::relay::{Linger, Memory, Relay, Spliced, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
 const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says why";
 
-/// Parts of its result that one attempt may bring: an archive and two outputs, and what it began with in an earlier life.
+/// Parts of its result that one attempt may bring: an archive and two outputs, and what it began
+/// with in a previous run.
 const ATTEMPT_PARTS_MAX: usize = 8;
 
 /// Where a chunk goes.
@@ -41,8 +42,9 @@ pub struct ChunkPlace {
     pub memory: Memory,
     /// Whether its CRC is to be made.
     pub check: bool,
-    /// The connection it is to be passed on to while it comes, behind the head in [`Output::Splice`]; at its end
-    /// [`Leader::chunk_spliced`]. `None` if it is to be read whole; then [`Leader::chunk`].
+    /// The connection it is to be passed on to while it comes, behind the head in
+    /// [`Output::Splice`]; at its end [`Leader::chunk_spliced`]. `None` if it is to be read whole;
+    /// then [`Leader::chunk`].
     pub splice_to: Option<ConnId>,
 }
 
@@ -51,7 +53,8 @@ pub struct ChunkPlace {
 pub enum Arrival {
     /// It is read to here.
     Here(ChunkPlace),
-    /// There is no memory for it yet: nothing is read until [`Output::Turn`]; then [`Leader::turn`].
+    /// There is no memory for it yet: nothing is read until [`Output::Turn`]; then
+    /// [`Leader::turn`].
     Waits {
         /// Whether its CRC is to be made then.
         check: bool,
@@ -87,8 +90,8 @@ impl Leader {
         done
     }
 
-    /// A chunk begins: finds memory to read it into. `reserve_pipe` takes a pipe to a connection for which
-    /// nothing waits, and says whether it has one.
+    /// A chunk begins: finds memory to read it into. `reserve_pipe` takes a pipe to a connection
+    /// for which nothing waits, and says whether it has one.
     pub fn chunk_starts(
         &mut self,
         now: Micros,
@@ -101,7 +104,8 @@ impl Leader {
         let arrival = match self.relay.chunk_starts(conn, start) {
             Starts::Here(memory) => {
                 let is_pooled = matches!(memory, Memory::Pooled(_));
-                let splice_to = if is_pooled { self.splice_target(conn, start, reserve_pipe) } else { None };
+                let splice_to =
+                    if is_pooled { self.splice_target(conn, start, reserve_pipe) } else { None };
                 Arrival::Here(ChunkPlace { memory, check, splice_to })
             }
             Starts::Waits => Arrival::Waits { check },
@@ -129,7 +133,8 @@ impl Leader {
         self.with_relay(now, |relay| relay.chunk_lingers(conn, have))
     }
 
-    /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its turn again.
+    /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its
+    /// turn again.
     pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
         self.peers.has(conn) && self.with_relay(now, |relay| relay.chunk_rests(conn, have))
     }
@@ -151,8 +156,8 @@ impl Leader {
         Some(to)
     }
 
-    /// A chunk that was to be spliced has come to its end, one way or the other. If it did not come whole, what its
-    /// receiver still expects of it was sent as zeros.
+    /// A chunk that was to be spliced has come to its end, one way or the other. If it did not come
+    /// whole, what its receiver still expects of it was sent as zeros.
     pub fn chunk_spliced(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Spliced) {
         self.with_relay(now, |relay| relay.spliced(conn, start, how));
     }
@@ -228,8 +233,7 @@ impl Leader {
         blobs: &[(BlobId, String, u64)],
     ) -> Result<(), RefusalText> {
         if !self.takes_transfers(conn) {
-            let text =
-                "the job names blobs, and this connection did not announce transfers: send contents inline";
+            let text = "the job names blobs, and this connection did not announce transfers: send contents inline";
             return Err(RefusalText::invalid(text.to_owned()));
         }
         if blobs.len() > TRANSFERS_MAX {
@@ -243,8 +247,8 @@ impl Leader {
         let (mut plans, mut ids) = (Vec::with_capacity(blobs.len()), HashSet::new());
         for (id, name, size) in blobs {
             let plan = ChunkPlan::new(*size, CHUNK_BYTES_MAX);
-            let plan =
-                plan.map_err(|error| RefusalText::invalid(format!("input file \"{name}\": {error}")))?;
+            let plan = plan
+                .map_err(|error| RefusalText::invalid(format!("input file \"{name}\": {error}")))?;
             if self.relay.knows(*id) || !ids.insert(*id) {
                 let text = format!(
                     "input file \"{name}\" names the blob {id}, which is another one's: use a new id"
@@ -283,7 +287,8 @@ impl Leader {
         Ok(())
     }
 
-    /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them before is gone.
+    /// Opens a job's inputs to its worker, which was just given the job: whatever it had of them
+    /// before is gone.
     pub(super) fn send_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
         // A classic worker has them from its agent, if they are blobs (C01).
         if !self.takes_transfers(conn) {
@@ -322,7 +327,8 @@ impl Leader {
             self.relay.forget(blob);
         }
         // Its children have ended with it, and what they did not finish is nobody's.
-        let children = self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
+        let children =
+            self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
         children.into_iter().chain([job]).for_each(|job| self.forget_coming(job, |_, _| true));
     }
 
@@ -368,21 +374,22 @@ impl Leader {
         self.blobs.take_coming(job, is_out).into_iter().for_each(|blob| self.relay.forget(blob));
     }
 
-    /// An answer that does not count named these parts: what was gathered of it goes, and what came for an attempt that
-    /// nobody knows of. What came for others is their workers' to answer with.
+    /// An answer that does not count named these parts: what was gathered of it goes, and what came
+    /// for an attempt that nobody knows of. What came for others is their workers' to answer with.
     pub(super) fn forget_foreign_parts(&mut self, job: JobId, parts: &[BlobId]) {
         let last = self.broker.state().job(job).map_or(Attempt(0), |job| job.attempt);
         let is_known = |attempt| attempt > Attempt(0) && attempt <= last;
         self.forget_coming(job, |attempt, part| parts.contains(&part) && !is_known(attempt));
     }
 
-    /// What was gathered of an answer that is no result.
+    /// What was gathered of an answer that is not a result.
     pub(super) fn forget_gathered_parts(&mut self, job: JobId) {
         self.forget_coming(job, |attempt, _| attempt == Attempt(0));
     }
 
-    /// An attempt brings parts of its result. What others have begun and do not go on with is dropped; those that do may
-    /// still be the first to end the job, but its client gets the parts of one attempt at a time.
+    /// An attempt brings parts of its result. What others have begun and do not go on with is
+    /// dropped; those that do may still be the first to end the job, but its client gets the parts
+    /// of one attempt at a time.
     fn make_way(&mut self, job: JobId, attempt: Attempt, client: Option<ConnId>) {
         let relay = &mut self.relay;
         let left = |other, part| other != attempt && !relay.is_brought(part);
@@ -395,11 +402,13 @@ impl Leader {
         }
     }
 
-    /// Whether one more part of an attempt's result may come. One that brings others than it began with has left those.
+    /// Whether one more part of an attempt's result may come. One that brings others than it began
+    /// with has left those.
     fn has_place_for_part(&mut self, job: JobId, attempt: Attempt) -> bool {
         if self.blobs.coming_of(job, attempt).count() >= ATTEMPT_PARTS_MAX {
             let relay = &mut self.relay;
-            let left = self.blobs.take_coming(job, |of, part| of == attempt && !relay.is_brought(part));
+            let left =
+                self.blobs.take_coming(job, |of, part| of == attempt && !relay.is_brought(part));
             left.into_iter().for_each(|part| relay.forget(part));
         }
         self.blobs.coming_of(job, attempt).count() < ATTEMPT_PARTS_MAX
@@ -408,7 +417,9 @@ impl Leader {
     /// Parts of a result that were lost here, by a fault of the spool, and why.
     pub(super) fn lost_parts(&self, result: ResultId) -> Vec<(BlobId, String)> {
         let parts = self.blobs.of_result(result).iter().copied();
-        let why = |part: &BlobId| self.blobs.lost.get(part).map_or(UNKNOWN_LOSS, String::as_str).to_owned();
+        let why = |part: &BlobId| {
+            self.blobs.lost.get(part).map_or(UNKNOWN_LOSS, String::as_str).to_owned()
+        };
         parts.filter(|part| !self.relay.knows(*part)).map(|part| (part, why(&part))).collect()
     }
 
@@ -417,8 +428,8 @@ impl Leader {
         self.blobs.of_result(result).iter().any(|part| self.relay.is_flowing(*part))
     }
 
-    /// Opens the parts of a result to a connection that can take them. Who asks for them gets them again, also if it had
-    /// them before.
+    /// Opens the parts of a result to a connection that can take them. Who asks for them gets them
+    /// again, also if it had them before.
     pub(super) fn send_parts(
         &mut self,
         conn: ConnId,
@@ -431,7 +442,8 @@ impl Leader {
             return;
         }
         let is_named = |part: &BlobId| named == Named::Made || !is_made(job, *part);
-        let parts: Vec<BlobId> = self.blobs.of_result(result).iter().copied().filter(is_named).collect();
+        let parts: Vec<BlobId> =
+            self.blobs.of_result(result).iter().copied().filter(is_named).collect();
         for part in parts {
             if asked && self.relay.has_got(conn, part) {
                 self.relay.attach_anew(conn, part, job, 0);
@@ -454,15 +466,19 @@ impl Leader {
         }
     }
 
-    /// A client brings an input that its job named, or a worker a part of the result of a job it holds.
+    /// A client brings an input that its job named, or a worker a part of the result of a job it
+    /// holds.
     fn opened(&mut self, conn: ConnId, id: BlobId, open: Open) {
         let Some(session) = self.peers.get(conn) else { return };
         let owner = JobId(open.owner);
         let job = self.broker.state().job(owner);
         let may = match open.purpose {
-            Purpose::Dataset => return self.dataset_event(DatasetEvent::Opened { conn, blob: id, open }),
+            Purpose::Dataset => {
+                return self.dataset_event(DatasetEvent::Opened { conn, blob: id, open });
+            }
             Purpose::Input | Purpose::Payload => {
-                let is_theirs = job.is_none_or(|job| Some(&job.submission.client) == session.client());
+                let is_theirs =
+                    job.is_none_or(|job| Some(&job.submission.client) == session.client());
                 is_theirs && self.blobs.inputs(owner).contains(&id)
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
@@ -497,21 +513,26 @@ impl Leader {
     /// A part of a result begins to come; the job's client gets it as it comes.
     fn expect_part(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
-        if self.blobs.coming(job).iter().any(|(_, part)| *part == id) && self.relay.is_another(id, open) {
-            // The assignment of an earlier life was lost, and its attempt was made once more: this is what came of that.
+        if self.blobs.coming(job).iter().any(|(_, part)| *part == id)
+            && self.relay.is_another(id, open)
+        {
+            // The assignment of a previous run was lost, and its attempt was made once more: this
+            // is what came of that.
             self.forget_coming(job, |_, part| part == id);
         }
         if self.relay.knows(id) {
             if self.blobs.is_named(id) {
                 return true;
             }
-            // Nobody has answered with it yet, and an attempt that was made once more may have written something else.
+            // Nobody has answered with it yet, and an attempt that was made once more may have
+            // written something else.
             self.relay.doubt_before(conn, id);
             return self.blobs.coming(job).contains(&(attempt, id));
         }
         let Ok(plan) = ChunkPlan::new(open.size, open.chunk_bytes) else { return false };
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
-        let client = client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
+        let client =
+            client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
         let client = client.filter(|client| self.takes_transfers(*client));
         self.make_way(job, attempt, client);
         if !self.has_place_for_part(job, attempt) {
@@ -534,9 +555,11 @@ impl Leader {
             any = true;
             match out {
                 Out::Say { conn, blob, says } => {
-                    let frame = self.peers.get(conn).and_then(|session| session.transfer(blob, &says));
+                    let frame =
+                        self.peers.get(conn).and_then(|session| session.transfer(blob, &says));
                     match says {
-                        // What a receiver says is about other chunks than those that go to the same peer.
+                        // What a receiver says is about other chunks than those that go to the same
+                        // peer.
                         TransferSays::Grant(_) | TransferSays::Verdict(_) => self.send(conn, frame),
                         TransferSays::Open(_)
                         | TransferSays::Done(_)
@@ -559,7 +582,8 @@ impl Leader {
                 }
                 Out::Elsewhere { conn, blob, head, len, from } => {
                     let session = self.peers.get(conn);
-                    let chunk = session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
+                    let chunk =
+                        session.map(|session| session.chunk_elsewhere(blob, &head, len, from));
                     self.send_chunk(conn, blob, chunk);
                 }
                 Out::Turn { conn } => self.outputs.push_back(Output::Turn { conn }),
@@ -596,16 +620,20 @@ impl Leader {
             News::Arrived { blob, owner } if self.blobs.inputs(owner).contains(&blob) => {
                 self.input_arrived(owner)
             }
-            // A part of a result, whose acknowledgement follows; or what was gathered from a large frame.
+            // A part of a result, whose acknowledgement follows; or what was gathered from a large
+            // frame.
             News::Arrived { .. } => self.large_frames_on(),
-            News::Failed { blob, owner, reason, text } => self.blob_failed(blob, owner, reason, text),
+            News::Failed { blob, owner, reason, text } => {
+                self.blob_failed(blob, owner, reason, text)
+            }
             News::Refused { blob, job, conn, reason, text } => {
                 let is_input = self.blobs.inputs(self.owner_of_inputs(job)).contains(&blob);
                 let Some(worker) = self.peers.worker_at(conn).filter(|_| is_input) else {
                     return;
                 };
                 if !self.broker.state().job(job).is_some_and(|job| job.is_with(worker)) {
-                    // It was taken from the worker meanwhile, and how another fares is not for it to say.
+                    // It was taken from the worker meanwhile, and how another fares is not for it
+                    // to say.
                     return;
                 }
                 info!(%worker, %job, %reason, "a worker does not take an input: {text}");
@@ -635,8 +663,8 @@ impl Leader {
         }
     }
 
-    /// Workers wait for an input, and nothing of it comes. A job that goes to all workers had its inputs here before any got it:
-    /// nobody is asked for them again.
+    /// Workers wait for an input, and nothing of it comes. A job that goes to all workers had its
+    /// inputs here before any got it: nobody is asked for them again.
     fn inputs_stalled(&mut self, blob: BlobId, job: JobId) {
         let is_gathering = |job: &Job| matches!(job.phase, Phase::Gathering { .. });
         if self.broker.state().job(job).is_some_and(is_gathering) {
@@ -653,7 +681,9 @@ impl Leader {
     }
 
     fn inputs_refused(&mut self, job: JobId, why: AttemptEnd) {
-        if let Some(Phase::Leased { attempt, .. }) = self.broker.state().job(job).map(|job| &job.phase) {
+        if let Some(Phase::Leased { attempt, .. }) =
+            self.broker.state().job(job).map(|job| &job.phase)
+        {
             let attempt = *attempt;
             self.broker.handle(self.now, Event::InputsRefused { job, attempt, why });
         }

@@ -1,17 +1,19 @@
-//! Which peer goes when what waits for peers that do not read takes memory that others need. The driver says what waits, and does what
-//! is chosen.
+//! Which peer goes when what waits for peers that do not read takes memory that others need. The
+//! driver says what waits, and does what is chosen.
 
 use std::time::Duration;
 
 use crate::core::ids::ConnId;
 
-/// A payload that a socket has not taken after this time goes to the disk, if others wait for its memory.
+/// A payload that a socket has not taken after this time goes to the disk, if others wait for its
+/// memory.
 const PARK_AFTER: Duration = Duration::from_millis(50);
 
 /// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whose payloads go to the disk first: of the peers that had theirs for so long, the one that had them for longest.
+/// Whose payloads go to the disk first: of the peers that had theirs for so long, the one that had
+/// them for longest.
 pub(crate) fn to_park(waiting: impl Iterator<Item = (ConnId, Duration)>) -> Option<ConnId> {
     let longest = waiting.filter(|(_, since)| *since >= PARK_AFTER).max_by_key(|(_, since)| *since);
     longest.map(|(conn, _)| conn)
@@ -36,7 +38,10 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(ConnId);
         let millis = Duration::from_millis;
         assert_eq!(to_park([(a, millis(49)), (b, millis(0))].into_iter()), None);
-        assert_eq!(to_park([(a, millis(50)), (b, millis(900)), (c, millis(60))].into_iter()), Some(b));
+        assert_eq!(
+            to_park([(a, millis(50)), (b, millis(900)), (c, millis(60))].into_iter()),
+            Some(b)
+        );
         assert!(!is_given_up(millis(4_999)) && is_given_up(millis(5_000)));
         assert_eq!(has_most_answers([(a, 3), (b, 2)].into_iter()), Some(a));
         assert_eq!(has_most_answers(std::iter::empty()), None);

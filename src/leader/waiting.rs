@@ -21,7 +21,9 @@ impl Leader {
             let Some(job) = self.broker.state().job(part.job) else { continue };
             // Its client knows the parent alone.
             let known = job.child_of.map_or(job.id(), |(parent, _)| parent);
-            let Some(conn) = self.broker.submitter_of(known, &job.submission.client) else { continue };
+            let Some(conn) = self.broker.submitter_of(known, &job.submission.client) else {
+                continue;
+            };
             if self.blobs.told.insert(part.job, conn) != Some(conn) {
                 let text = self.why_result_waits(part);
                 self.tell_lazily(conn, |session| session.waiting(known, &text));
@@ -30,7 +32,10 @@ impl Leader {
     }
 
     fn why_result_waits(&self, part: WaitingPart) -> String {
-        format!("the job has run, and its result waits at the worker: {}", self.relay.why_it_waits(part))
+        format!(
+            "the job has run, and its result waits at the worker: {}",
+            self.relay.why_it_waits(part)
+        )
     }
 
     /// Why the result of a job does not come, if it waits for room.

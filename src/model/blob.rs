@@ -1,6 +1,6 @@
-//! A reference to bytes that travel apart from the JSON: which transfer brings them, how many there are, and
-//! what they must hash to. It names bytes and never holds or checks them. Job requests and results carry it
-//! between heft peers; a classic peer passes over it.
+//! A reference to bytes that travel apart from the JSON: which transfer brings them, how many there
+//! are, and what they must hash to. It names bytes and never holds or checks them. Job requests and
+//! results carry it between heft peers; a classic peer passes over it.
 
 use chunking::Digest;
 use chunking::message::Purpose;
@@ -12,9 +12,9 @@ use super::json::{JsonModel, Object, ObjectWriter, Schema};
 const DIGEST_FORM: &str =
     "`kind:hex`, where kind is chunk-list, sha256 or blake3 and hex has 64 hexadecimal digits";
 
-/// The id of a blob, which is that of the transfers that move it. It is derived, so that who submits a job again, or sends
-/// a result again, names the same blobs: the owner is the job, `attempt` is 0 for inputs, and `index` is the place among
-/// the blobs of the same purpose.
+/// The id of a blob, which is that of the transfers that move it. It is derived, so that who
+/// submits a job again, or sends a result again, names the same blobs: the owner is the job,
+/// `attempt` is 0 for inputs, and `index` is the place among the blobs of the same purpose.
 pub fn blob_id(owner: Uuid, attempt: u32, purpose: Purpose, index: u32) -> Uuid {
     let mut named = Vec::with_capacity(32);
     named.extend_from_slice(owner.as_bytes());
@@ -32,8 +32,8 @@ pub struct BlobRef {
     pub id: Uuid,
     /// How many bytes there are.
     pub size: u64,
-    /// What they hash to; unknown while the sender is still reading them (the transfer's `Done` then says
-    /// it).
+    /// What they hash to; unknown while the sender is still reading them (the transfer's `Done`
+    /// then says it).
     pub digest: Option<Digest>,
 }
 
@@ -42,9 +42,9 @@ impl JsonModel for BlobRef {
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         let digest = match object.text("Digest")? {
-            Some(text) => {
-                Some(text.parse().map_err(|_| bad_digest(object.place("Digest"), &text, DIGEST_FORM))?)
-            }
+            Some(text) => Some(
+                text.parse().map_err(|_| bad_digest(object.place("Digest"), &text, DIGEST_FORM))?,
+            ),
             None => None,
         };
         Ok(Self {

@@ -1,6 +1,7 @@
-//! Pushing files to workers ahead of the jobs that need them: the put and its acknowledgement (M05-M07, M12,
-//! M18, CA05). It holds what the JSON says; where a file may be stored is the worker's business. Clients
-//! write puts and read acknowledgements, workers the other way round, leaders read both.
+//! Pushing files to workers ahead of the jobs that need them: the put and its acknowledgement
+//! (M05-M07, M12, M18, CA05). It holds what the JSON says; where a file may be stored is the
+//! worker's business. Clients write puts and read acknowledgements, workers the other way round,
+//! leaders read both.
 
 use chunking::digest::{from_hex, to_hex};
 
@@ -56,7 +57,8 @@ pub struct CachePutRequest {
     pub cache_id: String,
     /// The files.
     pub entries: Vec<CacheEntry>,
-    /// Which workers get them; empty if the request does not say (the frame's subject names it too).
+    /// Which workers get them; empty if the request does not say (the frame's subject names it
+    /// too).
     pub target_pattern: String,
     /// Ours (M18): which part of a put over several frames this is.
     pub part_no: Option<u32>,
@@ -106,8 +108,8 @@ pub enum CacheStatus {
     Skipped,
     /// `FAILED`.
     Failed,
-    /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words above in
-    /// here.
+    /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words
+    /// above in here.
     Other(String),
 }
 
@@ -144,8 +146,8 @@ pub struct CachePutResult {
     pub status: CacheStatus,
     /// The counts, or what went wrong.
     pub message: String,
-    /// Ours (C18): whose acknowledgement it is, for a client that gets those of many workers: the worker's id, and behind a
-    /// space its name, if it has one.
+    /// Ours (C18): whose acknowledgement it is, for a client that gets those of many workers: the
+    /// worker's id, and behind a space its name, if it has one.
     pub worker: Option<String>,
 }
 
@@ -162,11 +164,14 @@ impl CachePutResult {
         Self { cache_id: cache_id.into(), status, message, worker: None }
     }
 
-    /// How many files of a put that went well are new, and how many were there before, if its words say so.
+    /// How many files of a put that went well are new, and how many were there before, if its words
+    /// say so.
     #[must_use]
     pub fn counts(&self) -> Option<(u64, u64)> {
         let (added, skipped) = match self.message.split_once(", ") {
-            Some((added, skipped)) => (added.strip_prefix("added=")?, skipped.strip_prefix("skipped=")?),
+            Some((added, skipped)) => {
+                (added.strip_prefix("added=")?, skipped.strip_prefix("skipped=")?)
+            }
             None => match self.message.strip_prefix("already-present=") {
                 Some(skipped) => ("0", skipped),
                 None => (self.message.strip_prefix("added=")?, "0"),
@@ -178,13 +183,19 @@ impl CachePutResult {
     /// The acknowledgement of a put that failed.
     #[must_use]
     pub fn failed(cache_id: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { cache_id: cache_id.into(), status: CacheStatus::Failed, message: message.into(), worker: None }
+        Self {
+            cache_id: cache_id.into(),
+            status: CacheStatus::Failed,
+            message: message.into(),
+            worker: None,
+        }
     }
 
     /// The same, and whose it is.
     #[must_use]
     pub fn of_worker(mut self, id: impl std::fmt::Display, name: Option<&str>) -> Self {
-        let name = name.filter(|name| !name.is_empty()).map(|name| format!(" {name}")).unwrap_or_default();
+        let name =
+            name.filter(|name| !name.is_empty()).map(|name| format!(" {name}")).unwrap_or_default();
         self.worker = Some(format!("{id}{name}"));
         self
     }
@@ -220,9 +231,16 @@ mod tests {
         for counts in [(2, 0), (0, 3), (1, 4), (0, 0)] {
             assert_eq!(CachePutResult::stored("set", counts.0, counts.1).counts(), Some(counts));
         }
-        for words in
-            ["", "added", "added=", "added=x", "added=1, present=1", "skipped=1", "added=-1", "disk full"]
-        {
+        for words in [
+            "",
+            "added",
+            "added=",
+            "added=x",
+            "added=1, present=1",
+            "skipped=1",
+            "added=-1",
+            "disk full",
+        ] {
             assert_eq!(CachePutResult::failed("set", words).counts(), None, "{words}");
         }
     }

@@ -1,12 +1,14 @@
-//! What can be wrong with a peer's JSON, one variant for each kind of fault. An error never holds more of the
-//! peer's text than a short quotation and is never worth a second try: the same bytes are wrong again. The
-//! reader and the content stream make them; connections and roles show them to users.
+//! What can be wrong with a peer's JSON, one variant for each kind of fault. An error never holds
+//! more of the peer's text than a short quotation and is never worth a second try: the same bytes
+//! are wrong again. The reader and the content stream make them; connections and roles show them to
+//! users.
 
 use std::fmt;
 
 use super::limits::QUOTE_CHARS_MAX;
 
-/// Where in a message a fault is: which model, which one of several, which member, which item of it.
+/// Where in a message a fault is: which model, which one of several, which member, which item of
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The model's name as SPEC 1C spells it, such as `InputFile`.
@@ -82,7 +84,7 @@ pub enum ModelError {
         reason: String,
     },
 
-    /// The JSON is fine, but is no object.
+    /// The JSON is fine, but is not an object.
     #[error("{place} is {found} where an object is expected: send {{...}}")]
     NotObject {
         /// The model that was being read.
@@ -126,7 +128,9 @@ pub enum ModelError {
     },
 
     /// A string escapes half a surrogate pair.
-    #[error("{place} is {found}, which holds half a surrogate pair: escape both halves, or send UTF-8")]
+    #[error(
+        "{place} is {found}, which holds half a surrogate pair: escape both halves, or send UTF-8"
+    )]
     BadText {
         /// The member or item.
         place: Place,
@@ -135,7 +139,9 @@ pub enum ModelError {
     },
 
     /// A Guid is not in D form.
-    #[error("{place} is {found}, not a Guid in D form: send 8-4-4-4-12 hexadecimal digits without braces")]
+    #[error(
+        "{place} is {found}, not a Guid in D form: send 8-4-4-4-12 hexadecimal digits without braces"
+    )]
     BadGuid {
         /// The member.
         place: Place,

@@ -1,6 +1,6 @@
-//! What a peer says of itself when it connects: a client's wish for parallel jobs (M04, CP01-CP03), a
-//! worker's patterns, and the announcement by which heft peers know each other. It never decides what to make
-//! of an announcement. Clients and workers write it, leaders read it.
+//! What a peer says of itself when it connects: a client's wish for parallel jobs (M04, CP01-CP03),
+//! a worker's patterns, and the announcement by which heft peers know each other. It never decides
+//! what to make of an announcement. Clients and workers write it, leaders read it.
 
 use super::error::ModelError;
 use super::json::{JsonModel, Object, ObjectWriter, Schema};
@@ -57,8 +57,8 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// The client's cap. The wish counts only if it names the client that the frame's subject names (CP03),
-    /// and never gives less than one job (CP02).
+    /// The client's cap. The wish counts only if it names the client that the frame's subject names
+    /// (CP03), and never gives less than one job (CP02).
     #[must_use]
     pub fn cap_for(&self, subject: &str) -> u32 {
         if self.client_id != subject {
@@ -83,8 +83,8 @@ impl JsonModel for ClientConfig {
         let heft = object.object("Heft", Announcement::SCHEMA)?;
         Ok(Self {
             client_id: object.name("ClientId", SUBJECT_BYTES_MAX)?.unwrap_or_default(),
-            // .NET would read 0; a peer that leaves the member out states no wish, and that is what the
-            // default is for.
+            // .NET would read 0; a peer that leaves the member out states no wish, and that is what
+            // the default is for.
             desired_parallelism: object
                 .int32("DesiredParallelism")?
                 .unwrap_or(CLIENT_CAP_DEFAULT.cast_signed()),
@@ -99,8 +99,8 @@ impl JsonModel for ClientConfig {
     }
 }
 
-/// The payload that our worker puts into HelloWorker; a classic worker's is empty (T10), which is no
-/// `WorkerHello`.
+/// The payload that our worker puts into HelloWorker; a classic worker's is empty (T10), which is
+/// no `WorkerHello`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerHello {
     /// What the worker can do.
@@ -113,7 +113,7 @@ pub struct WorkerHello {
     pub cache_only: bool,
     /// The id of the classic worker on the same host that it keeps its cache for.
     pub cache_for: Option<String>,
-    /// Whether it takes payloads that are no JobRequest (M19).
+    /// Whether it takes payloads that are not a JobRequest (M19).
     pub raw: bool,
     /// Tells its process from another one that was started under the same id.
     pub instance: Option<String>,
@@ -126,7 +126,8 @@ impl JsonModel for WorkerHello {
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
-        let heft = object.need("Heft", "an object", object.object("Heft", Announcement::SCHEMA)?)?;
+        let heft =
+            object.need("Heft", "an object", object.object("Heft", Announcement::SCHEMA)?)?;
         Ok(Self {
             heft: Announcement::read(&heft)?,
             patterns: read_names(object, "Patterns", PATTERNS_MAX, SUBJECT_BYTES_MAX)?,

@@ -1,6 +1,6 @@
-//! What a client asks for: a job request and its input files (M01, M02, M15, CA08, C28, C32). It holds what
-//! the JSON says and checks its form; whether a name is safe to open or a program may run is the worker's
-//! business. Clients write it, leaders and workers read it.
+//! What a client asks for: a job request and its input files (M01, M02, M15, CA08, C28, C32). It
+//! holds what the JSON says and checks its form; whether a name is safe to open or a program may
+//! run is the worker's business. Clients write it, leaders and workers read it.
 
 use uuid::Uuid;
 
@@ -22,8 +22,8 @@ pub struct InputFile {
     pub blob: Option<BlobRef>,
     /// Ours: where the worker can fetch the file (C32).
     pub url: Option<String>,
-    /// Ours: the file's name in the dataset, where the job knows it by another one (CA08); [`name_in_dataset`](Self::name_in_set)
-    /// reads it.
+    /// Ours: the file's name in the dataset, where the job knows it by another one (CA08);
+    /// [`name_in_dataset`](Self::name_in_set) reads it.
     pub cache_name: Option<String>,
 }
 
@@ -78,8 +78,8 @@ impl InputFile {
         self.cache_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&self.name)
     }
 
-    /// Where the file comes from. Content wins unless it is empty (CA12), and then the dataset, as for a
-    /// classic worker; an empty content counts only if nothing else is named (C19).
+    /// Where the file comes from. Content wins unless it is empty (CA12), and then the dataset, as
+    /// for a classic worker; an empty content counts only if nothing else is named (C19).
     #[must_use]
     pub fn source(&self) -> Source<'_> {
         match &self.content {
@@ -107,15 +107,20 @@ impl InputFile {
 }
 
 impl JsonModel for InputFile {
-    const SCHEMA: Schema =
-        Schema { name: "InputFile", members: &["Name", "CacheId", "Content", "Blob", "Url", "CacheName"] };
+    const SCHEMA: Schema = Schema {
+        name: "InputFile",
+        members: &["Name", "CacheId", "Content", "Blob", "Url", "CacheName"],
+    };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         Ok(Self {
             name: object.needed_name("Name", NAME_BYTES_MAX)?,
             cache_id: object.name("CacheId", NAME_BYTES_MAX)?,
             content: object.bytes("Content")?,
-            blob: object.object("Blob", BlobRef::SCHEMA)?.map(|blob| BlobRef::read(&blob)).transpose()?,
+            blob: object
+                .object("Blob", BlobRef::SCHEMA)?
+                .map(|blob| BlobRef::read(&blob))
+                .transpose()?,
             url: object.name("Url", SUBJECT_BYTES_MAX)?,
             cache_name: object.name("CacheName", NAME_BYTES_MAX)?,
         })
@@ -167,7 +172,8 @@ pub struct JobRequest {
     pub time_limit_ms: Option<u64>,
     /// Ours: refuse the job if no connected worker could take it, instead of waiting for one.
     pub require_worker: bool,
-    /// Ours: classic workers get the names of files without their folders, if they differ without them (C08).
+    /// Ours: classic workers get the names of files without their folders, if they differ without
+    /// them (C08).
     pub flatten: bool,
 }
 

@@ -1,27 +1,27 @@
-//! The limits of the models, each with a name. They are checked here and in the reader, never silently
-//! applied: what is over one is refused with the value and the limit. The reader, the models and the content
-//! stream use them.
+//! The limits of the models, each with a name. They are checked here and in the reader, never
+//! silently applied: what is over one is refused with the value and the limit. The reader, the
+//! models and the content stream use them.
 
-/// The most that may remain of a streamed payload once its contents are taken out: what else a job request, result or
-/// put has is names and arguments.
+/// The most that may remain of a streamed payload once its contents are taken out: what else a job
+/// request, result or put has is names and arguments.
 pub const RESIDUE_BYTES_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as usize;
 
 /// The largest run of decoded content given out at once.
 pub const CONTENT_PIECE_BYTES_MAX: usize = 48 * 1024;
 
-/// How deep objects and lists may nest. System.Text.Json stops at 64 too, so a deeper text could not be read
-/// by a classic worker anyway.
+/// How deep objects and lists may nest. System.Text.Json stops at 64 too, so a deeper text could
+/// not be read by a classic worker anyway.
 pub const NEST_DEPTH_MAX: u32 = 64;
 
-/// The longest file name, cache id, program name, feature or announced name: all of them end up in paths or
-/// log lines, and Linux takes no longer path.
+/// The longest file name, cache id, program name, feature or announced name: all of them end up in
+/// paths or log lines, and Linux takes no longer path.
 pub const NAME_BYTES_MAX: usize = chunking::limits::NAME_BYTES_MAX;
 
 // The longest client id, subject pattern or URL is the longest subject of a frame (W10).
 pub use chunking::limits::SUBJECT_BYTES_MAX;
 
-/// The longest id of a client that announces itself: ids are kept with jobs, in the log and in answers. Classic clients may have
-/// longer ones, as long as a subject.
+/// The longest id of a client that announces itself: ids are kept with jobs, in the log and in
+/// answers. Classic clients may have longer ones, as long as a subject.
 pub const CLIENT_ID_BYTES_MAX: usize = 255;
 
 /// The most arguments, files or cache entries in one message.
@@ -33,7 +33,8 @@ pub const PATTERNS_MAX: usize = 1_024;
 /// The most features one peer may announce.
 pub const FEATURES_MAX: usize = 256;
 
-/// The most characters of a peer's value that an error quotes: errors end up in logs and in results.
+/// The most characters of a peer's value that an error quotes: errors end up in logs and in
+/// results.
 pub const QUOTE_CHARS_MAX: usize = 64;
 
 // The nesting stack is one bit a level in a u64, and pieces are whole base64 quads.

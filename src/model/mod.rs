@@ -1,9 +1,10 @@
-//! The JSON that peers put into frames (SPEC 1C): typed models, the one reader and the one writer they share,
-//! and the machine that takes a payload apart while it is still arriving. Nothing here does I/O, keeps a
-//! clock or decides what a job may do. Connections, the three roles and the command line call it.
+//! The JSON that peers put into frames (SPEC 1C): typed models, the one reader and the one writer
+//! they share, and the machine that takes a payload apart while it is still arriving. Nothing here
+//! does I/O, keeps a clock or decides what a job may do. Connections, the three roles and the
+//! command line call it.
 //!
-//! Members that are ours (`Blob`, `Priority`, `Heft`, ...) are left out when they have nothing to say, so a
-//! classic peer sees byte for byte what .NET would have written.
+//! Members that are ours (`Blob`, `Priority`, `Heft`, ...) are left out when they have nothing to
+//! say, so a classic peer sees byte for byte what .NET would have written.
 
 pub mod blob;
 pub mod cache;

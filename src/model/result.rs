@@ -1,6 +1,6 @@
-//! What became of a job: the result a worker acknowledges with and a client receives (M03, M11). It holds
-//! what the JSON says; which of several results counts is the broker's business. Workers write it, leaders
-//! read it and add to it, clients read it.
+//! What became of a job: the result a worker acknowledges with and a client receives (M03, M11). It
+//! holds what the JSON says; which of several results counts is the broker's business. Workers
+//! write it, leaders read it and add to it, clients read it.
 
 use uuid::Uuid;
 
@@ -19,10 +19,10 @@ pub enum JobStatus {
     Failed,
     /// `DUPLICATE`: the worker has run this job before and keeps no result of it (C17).
     Duplicate,
-    /// `CANCELLED`, ours: the worker gave the job up because it was told to. That is no result.
+    /// `CANCELLED`, ours: the worker gave the job up because it was told to. That is not a result.
     Cancelled,
-    /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words above in
-    /// here.
+    /// A word we do not know, kept as it came. Made by `from`, which never puts one of the words
+    /// above in here.
     Other(String),
 }
 
@@ -114,9 +114,11 @@ pub struct JobResult {
     pub output_archive: Option<Vec<u8>>,
     /// Ours: the job went to the dead-letter queue.
     pub dead: bool,
-    /// Ours, with `CANCELLED`: the worker gave the job up as it had no room on its disk for its inputs.
+    /// Ours, with `CANCELLED`: the worker gave the job up as it had no room on its disk for its
+    /// inputs.
     pub no_room: bool,
-    /// Ours, with `no_room`, which leaders that do not know this go by: what it has not is a work directory that it can use.
+    /// Ours, with `no_room`, which leaders that do not know this go by: what it has not is a work
+    /// directory that it can use.
     pub no_directory: bool,
     /// Ours: how many attempts were made.
     pub attempts: Option<u32>,

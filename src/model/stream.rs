@@ -1,7 +1,8 @@
-//! Takes a large classic payload apart while it arrives, in pieces of any size: contents are decoded and
-//! handed out at once, everything else is kept as a small JSON that the ordinary `parse` reads at the end. It
-//! never holds more than one piece of content, the residue and a few words of state, however large the
-//! payload is. A connection drives it for the frames that are too large to gather (C01, W06).
+//! Takes a large classic payload apart while it arrives, in pieces of any size: contents are
+//! decoded and handed out at once, everything else is kept as a small JSON that the ordinary
+//! `parse` reads at the end. It never holds more than one piece of content, the residue and a few
+//! words of state, however large the payload is. A connection drives it for the frames that are too
+//! large to gather (C01, W06).
 
 mod content;
 mod shape;
@@ -58,8 +59,8 @@ enum State {
     Done,
 }
 
-/// The machine. It checks the structure as far as it needs it; the spelling of numbers and literals, UTF-8
-/// and the types of members are checked when the residue is parsed.
+/// The machine. It checks the structure as far as it needs it; the spelling of numbers and
+/// literals, UTF-8 and the types of members are checked when the residue is parsed.
 ///
 /// A fault ends it: every later call gives the same error.
 #[derive(Debug)]
@@ -105,7 +106,11 @@ impl ContentStream {
     }
 
     /// Takes the next piece of the payload and tells `sink` what it brought.
-    pub fn push(&mut self, piece: &[u8], sink: &mut impl FnMut(ContentEvent<'_>)) -> Result<(), ModelError> {
+    pub fn push(
+        &mut self,
+        piece: &[u8],
+        sink: &mut impl FnMut(ContentEvent<'_>),
+    ) -> Result<(), ModelError> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
@@ -129,14 +134,20 @@ impl ContentStream {
         Ok(Residue { json: self.residue, lens: self.lens })
     }
 
-    fn walk(&mut self, piece: &[u8], sink: &mut impl FnMut(ContentEvent<'_>)) -> Result<(), ModelError> {
+    fn walk(
+        &mut self,
+        piece: &[u8],
+        sink: &mut impl FnMut(ContentEvent<'_>),
+    ) -> Result<(), ModelError> {
         let mut rest = piece;
         while let Some(&byte) = rest.first() {
             let used = match &mut self.state {
                 State::InText { .. } => self.in_text(rest)?,
                 State::InName(_) => self.in_name(rest)?,
                 State::InScalar => self.in_scalar(rest)?,
-                &mut State::InContent { slot, coding } => self.in_content(slot, coding, rest, sink)?,
+                &mut State::InContent { slot, coding } => {
+                    self.in_content(slot, coding, rest, sink)?
+                }
                 State::Value
                 | State::ValueOrEnd
                 | State::NameOrEnd
@@ -160,7 +171,11 @@ impl ContentStream {
     }
 
     /// One byte between strings and scalars.
-    fn structure(&mut self, byte: u8, sink: &mut impl FnMut(ContentEvent<'_>)) -> Result<usize, ModelError> {
+    fn structure(
+        &mut self,
+        byte: u8,
+        sink: &mut impl FnMut(ContentEvent<'_>),
+    ) -> Result<usize, ModelError> {
         if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
             if byte == b'\n' {
                 self.line = self.line.saturating_add(1);
@@ -182,12 +197,19 @@ impl ContentStream {
             (State::CommaOrEnd, b',') => State::Value,
             (State::CommaOrEnd, b'}') if self.nest.in_object() => self.close(),
             (State::CommaOrEnd, b']') if !self.nest.in_object() => self.close(),
-            (State::Value | State::ValueOrEnd, _) => return Err(self.not_json("a value is expected")),
-            (State::NameOrEnd | State::Name, _) => return Err(self.not_json("a member name is expected")),
+            (State::Value | State::ValueOrEnd, _) => {
+                return Err(self.not_json("a value is expected"));
+            }
+            (State::NameOrEnd | State::Name, _) => {
+                return Err(self.not_json("a member name is expected"));
+            }
             (State::Colon, _) => return Err(self.not_json("':' is expected")),
             (State::CommaOrEnd, _) => return Err(self.not_json("',' or an end is expected")),
             (State::Done, _) => return Err(self.not_json("nothing more is expected")),
-            (State::InName(_) | State::InText { .. } | State::InScalar | State::InContent { .. }, _) => {
+            (
+                State::InName(_) | State::InText { .. } | State::InScalar | State::InContent { .. },
+                _,
+            ) => {
                 return Err(self.not_json("a token is still open"));
             }
         };
@@ -254,14 +276,16 @@ impl ContentStream {
     fn content_at(&self, key: &Key) -> Option<(usize, Coding)> {
         match self.nest.depth() {
             1 => self.shape.content_beside(|name| key.is(name)),
-            3 if self.in_list && key.is(LISTED) => Some((self.items.saturating_sub(1), Coding::Base64)),
+            3 if self.in_list && key.is(LISTED) => {
+                Some((self.items.saturating_sub(1), Coding::Base64))
+            }
             _ => None,
         }
     }
 
     fn in_text(&mut self, rest: &[u8]) -> Result<usize, ModelError> {
-        // A `\u` escape needs no state of its own here: hexadecimal digits neither end a string nor escape
-        // anything.
+        // A `\u` escape needs no state of its own here: hexadecimal digits neither end a string nor
+        // escape anything.
         let State::InText { escaped } = &mut self.state else { return Ok(0) };
         let used = if *escaped {
             *escaped = false;

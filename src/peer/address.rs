@@ -14,8 +14,8 @@ pub fn redirect_in(payload: &[u8]) -> Option<String> {
 
 /// Whether a text has the form `host:port`.
 pub fn is_address(text: &str) -> bool {
-    let plain =
-        text.len() <= ADDRESS_BYTES_MAX && !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    let plain = text.len() <= ADDRESS_BYTES_MAX
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control());
     let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
     plain && text.rsplit_once(':').is_some_and(|(host, number)| !host.is_empty() && port(number))
 }

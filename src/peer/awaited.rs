@@ -138,8 +138,12 @@ impl AwaitedWelcome {
             LeaderKind::Unknown => self.patience.probe.delay(1, entropy()),
             LeaderKind::Heft { silence } => silence,
         };
-        self.state =
-            State::Greeted { since: now, stage: Stage::Hello, probing: Probing::At(now + first), probes: 0 };
+        self.state = State::Greeted {
+            since: now,
+            stage: Stage::Hello,
+            probing: Probing::At(now + first),
+            probes: 0,
+        };
     }
 
     /// The answer is here; the leader's connections are dead after this silence, if it said so.
@@ -153,7 +157,9 @@ impl AwaitedWelcome {
         match &mut self.state {
             State::Idle => {}
             State::Greeted { stage: Stage::Classic, .. } => self.state = State::Idle,
-            State::Greeted { stage: Stage::Hello | Stage::Slow, probing, .. } => *probing = Probing::Over,
+            State::Greeted { stage: Stage::Hello | Stage::Slow, probing, .. } => {
+                *probing = Probing::Over
+            }
         }
     }
 
@@ -174,7 +180,9 @@ impl AwaitedWelcome {
                 }
                 Probing::Answered(now + BEHIND_PROBE_MAX)
             }
-            false => Probing::At(now + self.patience.probe.delay(probes.saturating_add(1), entropy())),
+            false => {
+                Probing::At(now + self.patience.probe.delay(probes.saturating_add(1), entropy()))
+            }
         };
     }
 
@@ -294,7 +302,8 @@ mod tests {
         assert_eq!(said[0], (500, Silence::Classic));
         // After each a second for the probe itself.
         assert_eq!(probes(&said), [2000, 7000, 16_000, 33_000, 66_000, 127_000, 188_000, 249_000]);
-        let told = said.iter().filter(|(_, silence)| matches!(silence, Silence::Probe { tell: true, .. }));
+        let told =
+            said.iter().filter(|(_, silence)| matches!(silence, Silence::Probe { tell: true, .. }));
         assert_eq!(told.count(), 4, "1, 2, 4 and 8");
         assert_eq!(said.len(), 9, "and nothing else");
     }

@@ -25,8 +25,8 @@ use crate::wire::{
     WRITE_STALL_TIMEOUT, frame_window, is_loopback, limit_unsent, read_some, tune, unacknowledged,
 };
 
-/// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not hold up the others at
-/// once.
+/// Buffers of one connection: a few windows full, so that transfers whose disks are slow do not
+/// hold up the others at once.
 const BUFFERS_MAX: usize = 4 * WINDOW_CHUNKS_MAX as usize;
 
 /// What may be on its way to a leader that has nothing else to take.
@@ -49,7 +49,7 @@ pub enum LinkError {
     /// The connection broke.
     #[error("the connection to the leader broke: {0}")]
     Io(#[from] io::Error),
-    /// The other side sent what is no frame.
+    /// The other side sent what is not a frame.
     #[error("the leader sent a bad frame: {0}")]
     Frame(#[from] FrameError),
     /// What was to be sent does not fit a frame.
@@ -73,13 +73,9 @@ pub enum LinkError {
 pub struct InFrame {
     /// The type byte.
     pub code: u8,
-    /// Message id.
     pub msg_id: Uuid,
-    /// Correlation id.
     pub corr_id: Uuid,
-    /// Subject.
     pub subject: String,
-    /// Payload.
     pub payload: Bytes,
 }
 
@@ -95,13 +91,9 @@ impl InFrame {
 pub struct OutFrame {
     /// What it is.
     pub kind: Kind,
-    /// Message id.
     pub msg_id: Uuid,
-    /// Correlation id.
     pub corr_id: Uuid,
-    /// Subject.
     pub subject: String,
-    /// Payload.
     pub payload: Bytes,
 }
 
@@ -161,14 +153,15 @@ pub async fn connect(
     inlet.offer_checksums();
     let writer = LinkWriter::new(write, asked, loopback);
     let (other_end, came) = (Some(Arc::downgrade(&writer.0)), writer.0.came.clone());
-    let (pool, pulse, hello_crc) = (Pool::new(BUFFERS_MAX), Pulse::default(), writer.0.hello_crc.clone());
+    let (pool, pulse, hello_crc) =
+        (Pool::new(BUFFERS_MAX), Pulse::default(), writer.0.hello_crc.clone());
     let reader = LinkReader { read, inlet, pool, other_end, came, hello_crc, pulse };
     tokio::spawn(end_if_stalled(Arc::downgrade(&writer.0), WRITE_STALL_TIMEOUT));
     Ok((reader, writer))
 }
 
-/// Ends a connection whose other side takes nothing of what was sent to it for so long, and sends nothing. A slow one takes
-/// something.
+/// Ends a connection whose other side takes nothing of what was sent to it for so long, and sends
+/// nothing. A slow one takes something.
 async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
     let (mut before, mut since) = (Traffic::default(), std::time::Instant::now());
     loop {
@@ -178,7 +171,10 @@ async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
         if now.taken > before.taken || now.came > before.came || now.taken == now.written {
             (before, since) = (now, std::time::Instant::now());
         } else if since.elapsed() >= stall {
-            tracing::warn!("the leader took nothing for {} s; the connection is given up", stall.as_secs());
+            tracing::warn!(
+                "the leader took nothing for {} s; the connection is given up",
+                stall.as_secs()
+            );
             // Who reads and who writes finds out.
             shared.asked.as_ref().map(|socket| socket.shutdown(Shutdown::Both));
             return;
@@ -189,9 +185,7 @@ async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
 /// What comes over a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A frame.
     Frame(InFrame),
-    /// A chunk.
     Chunk(InChunk),
 }
 
@@ -211,7 +205,8 @@ pub struct LinkReader {
 }
 
 impl LinkReader {
-    /// From now on the leader sends something at least every now and then: a connection that is silent for too long is dead.
+    /// From now on the leader sends something at least every now and then: a connection that is
+    /// silent for too long is dead.
     pub fn expect_signs(&mut self, signs: Signs) {
         self.pulse.expect(signs.silence);
         self.pulse.set_window(frame_window(signs.silence));
@@ -228,10 +223,12 @@ impl LinkReader {
         self.inlet.is_inside_frame() && begun().is_none_or(|code| code == Kind::Welcome.code())
     }
 
-    /// Whether a Welcome answers the hello that we sent. Leaders that do not say which one they got are believed.
+    /// Whether a Welcome answers the hello that we sent. Leaders that do not say which one they got
+    /// are believed.
     fn is_of_our_hello(&self, welcome: &[u8]) -> bool {
-        let got =
-            Welcome::decode(welcome).ok().and_then(|welcome| welcome.limits.value(LimitId::HELLO_CRC32));
+        let got = Welcome::decode(welcome)
+            .ok()
+            .and_then(|welcome| welcome.limits.value(LimitId::HELLO_CRC32));
         match (got, self.hello_crc.get()) {
             (Some(got), Some(sent)) => got == u64::from(*sent),
             (None, _) | (_, None) => true,
@@ -250,8 +247,8 @@ impl LinkReader {
         self.inlet.cut()
     }
 
-    /// What comes next; `None` when the other side has closed the connection between frames. It waits while all of the
-    /// connection's buffers hold chunks that nobody is done with.
+    /// What comes next; `None` when the other side has closed the connection between frames. It
+    /// waits while all of the connection's buffers hold chunks that nobody is done with.
     ///
     /// May be dropped while it waits (in a `select!`) without losing bytes.
     pub async fn next(&mut self) -> Result<Option<Item>, LinkError> {
@@ -266,11 +263,18 @@ impl LinkReader {
                         return Err(LinkError::HelloDamaged);
                     }
                     if self.inlet.has_checksums()
-                        && let Some(writer) = self.other_end.take().and_then(|shared| shared.upgrade())
+                        && let Some(writer) =
+                            self.other_end.take().and_then(|shared| shared.upgrade())
                     {
                         LinkWriter(writer).begin_checksums()?;
                     }
-                    return Ok(Some(Item::Frame(InFrame { code, msg_id, corr_id, subject, payload })));
+                    return Ok(Some(Item::Frame(InFrame {
+                        code,
+                        msg_id,
+                        corr_id,
+                        subject,
+                        payload,
+                    })));
                 }
                 Step::Came(chunk) => {
                     self.pulse.frame_ended();
@@ -309,8 +313,9 @@ impl LinkReader {
     }
 }
 
-/// A connection that nobody reads is over, also for whoever is in the middle of writing to it: the other side may be there and take
-/// nothing, and what is to be sent would wait for it while there is another connection.
+/// A connection that nobody reads is over, also for whoever is in the middle of writing to it: the
+/// other side may be there and take nothing, and what is to be sent would wait for it while there
+/// is another connection.
 impl Drop for LinkReader {
     fn drop(&mut self) {
         // It may be over already. What was written still goes out.
@@ -318,9 +323,9 @@ impl Drop for LinkReader {
     }
 }
 
-/// Sends frames, in the order in which they were queued. Clones write to the same connection. There is no task behind it:
-/// who sends, writes, and what others queued meanwhile goes along. So a large chunk never changes tasks, and small frames
-/// stand between chunks.
+/// Sends frames, in the order in which they were queued. Clones write to the same connection. There
+/// is no task behind it: who sends, writes, and what others queued meanwhile goes along. So a large
+/// chunk never changes tasks, and small frames stand between chunks.
 #[derive(Clone, Debug)]
 pub struct LinkWriter(Arc<Shared>);
 
@@ -362,7 +367,8 @@ struct Queue {
 #[derive(Debug)]
 struct Socket {
     write: OwnedWriteHalf,
-    /// What is being written. It stays here if a sender is dropped in the middle of it, and the next one goes on.
+    /// What is being written. It stays here if a sender is dropped in the middle of it, and the
+    /// next one goes on.
     pieces: VecDeque<Bytes>,
 }
 
@@ -377,10 +383,15 @@ struct Traffic {
 
 impl Shared {
     fn traffic(&self) -> Traffic {
-        // Before the system is asked: what others write in between then waits, and is not taken for what the other side has.
+        // Before the system is asked: what others write in between then waits, and is not taken for
+        // what the other side has.
         let written = self.written.load(Ordering::Acquire);
         let waiting = self.asked.as_ref().and_then(unacknowledged).unwrap_or(0);
-        Traffic { written, taken: written.saturating_sub(waiting), came: self.came.load(Ordering::Relaxed) }
+        Traffic {
+            written,
+            taken: written.saturating_sub(waiting),
+            came: self.came.load(Ordering::Relaxed),
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -409,23 +420,29 @@ impl LinkWriter {
         self.0.loopback
     }
 
-    /// Sends a frame. An error says that this frame was certainly not sent; success that it was handed to the system,
-    /// or that the connection broke in the middle of it.
+    /// Sends a frame. An error says that this frame was certainly not sent; success that it was
+    /// handed to the system, or that the connection broke in the middle of it.
     pub async fn send(&self, frame: OutFrame) -> Result<(), LinkError> {
         let start = self.put_frame(frame)?;
         self.write(start).await
     }
 
     /// Sends a chunk: its head and its bytes in one write, without a copy.
-    pub async fn send_chunk(&self, transfer: Uuid, head: &ChunkHead, bytes: Bytes) -> Result<(), LinkError> {
+    pub async fn send_chunk(
+        &self,
+        transfer: Uuid,
+        head: &ChunkHead,
+        bytes: Bytes,
+    ) -> Result<(), LinkError> {
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let frame_head = head.frame_head(transfer, sent_len)?;
         let start = put(&mut self.queue_locked(), [Bytes::copy_from_slice(&frame_head), bytes])?;
         self.write(start).await
     }
 
-    /// The same to a leader that knows pieces, from this byte on: whole if the line is fast and nothing of it is there, else in
-    /// pieces, as long as it is wanted. Other frames stand between them, and unless the line is fast no other chunk goes meanwhile.
+    /// The same to a leader that knows pieces, from this byte on: whole if the line is fast and
+    /// nothing of it is there, else in pieces, as long as it is wanted. Other frames stand between
+    /// them, and unless the line is fast no other chunk goes meanwhile.
     pub async fn send_chunk_from(
         &self,
         transfer: Uuid,
@@ -453,8 +470,8 @@ impl LinkWriter {
             let len = piece_bytes.min(sent_len - from);
             let piece = bytes.slice(from as usize..(from + len) as usize);
             let has_checksum = self.queue_locked().checksums;
-            let framed =
-                Piece { head: *head, sent_len, from, bytes: &piece }.frame(transfer, has_checksum)?;
+            let framed = Piece { head: *head, sent_len, from, bytes: &piece }
+                .frame(transfer, has_checksum)?;
             let start = put(&mut self.queue_locked(), [framed.0.into(), piece, framed.1.into()])?;
             self.write(start).await?;
             self.judge(true);
@@ -483,7 +500,8 @@ impl LinkWriter {
         speed
     }
 
-    /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`], which is to follow soon.
+    /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`],
+    /// which is to follow soon.
     pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {
         self.put_frame(frame).map(|_| ())
     }
@@ -496,7 +514,8 @@ impl LinkWriter {
 
     /// Bytes that were queued and are not written yet.
     pub fn backlog(&self) -> u64 {
-        // In this order, so that what is queued and written between the two does not count as less than nothing.
+        // In this order, so that what is queued and written between the two does not count as less
+        // than nothing.
         let written = self.0.written.load(Ordering::Relaxed);
         self.queue_locked().queued.saturating_sub(written)
     }
@@ -523,12 +542,13 @@ impl LinkWriter {
         self.queue_locked().broken.is_none()
     }
 
-    /// Sends a Keepalive, unless something was written since the last call, or is on its way. `written` is where that is kept
-    /// between calls.
+    /// Sends a Keepalive, unless something was written since the last call, or is on its way.
+    /// `written` is where that is kept between calls.
     pub fn keep_alive(&self, written: &mut u64) {
         // Who holds the lock writes, and that says as much as a Keepalive.
         let Ok(socket) = self.0.socket.try_lock() else { return };
-        let is_idle = self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
+        let is_idle =
+            self.0.written.load(Ordering::Relaxed) == *written && socket.pieces.is_empty();
         drop(socket);
         if is_idle && self.queue_locked().pieces.is_empty() {
             self.queue(OutFrame::message(Uuid::nil(), &Keepalive {})).ok();
@@ -557,7 +577,8 @@ impl LinkWriter {
         }
     }
 
-    /// The leader has welcomed us with a checksum: what is sent from now on has one too, and says so first.
+    /// The leader has welcomed us with a checksum: what is sent from now on has one too, and says
+    /// so first.
     fn begin_checksums(&self) -> Result<(), LinkError> {
         let begin = OutFrame::new(Kind::Welcome, Bytes::new());
         let (head, trailer) = begin.encoded(Some(crc32fast::hash(&begin.payload)))?;
@@ -570,7 +591,8 @@ impl LinkWriter {
         self.0.queue()
     }
 
-    /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few chunks.
+    /// Writes until nothing is queued. The lock is fair, so nobody waits behind more than a few
+    /// chunks.
     async fn write(&self, start: u64) -> Result<(), LinkError> {
         let mut socket = self.0.socket.lock().await;
         loop {

@@ -81,7 +81,8 @@ async fn pair() -> (LinkReader, LinkWriter, TcpStream) {
 }
 
 #[tokio::test]
-async fn an_idle_leader_with_checksums_and_without_keepalive_is_not_taken_for_one_that_takes_nothing() {
+async fn an_idle_leader_with_checksums_and_without_keepalive_is_not_taken_for_one_that_takes_nothing()
+ {
     let (mut reader, writer, mut leader) = pair().await;
     leader.write_all(&summed(Kind::Welcome, b"welcome")).await.unwrap();
     assert!(matches!(reader.next().await, Ok(Some(Item::Frame(_)))));

@@ -1,7 +1,8 @@
-//! A worker's or client's end of a connection to a leader: dialling, reading frames, writing frames.
+//! A worker's or client's end of a connection to a leader: dialling, reading frames, writing
+//! frames.
 //!
-//! Portable (tokio). It knows frames and nothing of jobs; workers, clients and the command line stand on it. The leader's
-//! side of connections is `conn` and `driver`.
+//! Portable (tokio). It knows frames and nothing of jobs; workers, clients and the command line
+//! stand on it. The leader's side of connections is `conn` and `driver`.
 
 mod address;
 mod awaited;
@@ -32,8 +33,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// classic one. Its answer still counts when it comes later.
 pub const WELCOME_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a leader that is known for a heft one may take to answer the hello before another connection is tried. A leader
-/// that is paused, or whose disk stalls for a minute, is not cut off for it; a line that died just then is given up after all.
+/// How long a leader that is known for a heft one may take to answer the hello before another
+/// connection is tried. A leader that is paused, or whose disk stalls for a minute, is not cut off
+/// for it; a line that died just then is given up after all.
 pub const WELCOME_WAIT_MAX: Duration = Duration::from_secs(90);
 
 /// What a peer of this build announces in its Hello.

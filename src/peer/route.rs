@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::core::retry::Backoff;
 
 /// Redirects that are followed in a row before the given address is tried again, after a wait
-/// (RD02). Nodes that elect a leader may send a peer around a few times; those that send it in a ring
-/// should not be dialled without end.
+/// (RD02). Nodes that elect a leader may send a peer around a few times; those that send it in a
+/// ring should not be dialled without end.
 pub const REDIRECTS_MAX: u32 = 8;
 
 /// The way to whoever leads.
@@ -35,8 +35,8 @@ impl Route {
         (self.failures, self.redirects) = (0, 0);
     }
 
-    /// There is no connection any more, or none could be made: how long to wait for the next. It goes
-    /// to the given address, which knows best who leads now.
+    /// There is no connection any more, or none could be made: how long to wait for the next. It
+    /// goes to the given address, which knows best who leads now.
     pub(super) fn on_failed(&mut self) -> Duration {
         self.target.clone_from(&self.given);
         self.redirects = 0;
@@ -55,9 +55,10 @@ impl Route {
                 self.target = leader;
                 (why, Duration::ZERO)
             }
-            Some(leader) => {
-                (format!("{from} points to {leader}, after {redirects} redirects in a row"), self.on_failed())
-            }
+            Some(leader) => (
+                format!("{from} points to {leader}, after {redirects} redirects in a row"),
+                self.on_failed(),
+            ),
             None => (format!("{from} is not the leader and knows of none"), self.on_failed()),
         }
     }

@@ -2,11 +2,12 @@
 //! may come late or never, redirects, signs of life, and the back-off between attempts (CL08, RD02,
 //! C23).
 //!
-//! [`Uplink::next`] waits for whatever happens next, and may be dropped while it waits: it says what
-//! happened and sends what it is given. What frames mean is its owner's business. What it means that
-//! a leader does not answer the hello is decided in [`awaited`](super::awaited), where to dial in
-//! [`route`](super::route). A connection that turns out to be dead is given up for another: only a
-//! leader that answered a probe gets there, and that is one that knows what it was sent.
+//! [`Uplink::next`] waits for whatever happens next, and may be dropped while it waits: it says
+//! what happened and sends what it is given. What frames mean is its owner's business. What it
+//! means that a leader does not answer the hello is decided in [`awaited`](super::awaited), where
+//! to dial in [`route`](super::route). A connection that turns out to be dead is given up for
+//! another: only a leader that answered a probe gets there, and that is one that knows what it was
+//! sent.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -39,8 +40,8 @@ const READ_REST: Duration = Duration::from_millis(100);
 const READ_OUT_MAX: Duration = Duration::from_millis(500);
 
 /// How long half a Welcome is waited for before another connection is tried. It is one small frame:
-/// what is missing of it after so long does not come, and within the usual `--connect-wait` there is
-/// time for another.
+/// what is missing of it after so long does not come, and within the usual `--connect-wait` there
+/// is time for another.
 const HALF_WELCOME_WAIT: Duration = Duration::from_secs(4);
 
 /// How a peer shows a leader that it lives, where both know Keepalive.
@@ -66,7 +67,6 @@ pub(crate) struct Settings {
     pub(crate) signs: OwnSigns,
 }
 
-/// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
     /// The leader took the connection and has the hello; its answer is waited for.
@@ -108,8 +108,8 @@ struct Link {
     writer: LinkWriter,
     backlog: Option<Backlog>,
     greeted: Instant,
-    /// What has begun to come by then and is not whole is half a Welcome; while the answer is waited
-    /// for.
+    /// What has begun to come by then and is not whole is half a Welcome; while the answer is
+    /// waited for.
     half_until: Option<Instant>,
     living: Option<Living>,
     /// Looks for the leader on a connection beside this one.
@@ -164,8 +164,8 @@ enum Happened {
     Rested,
 }
 
-/// One alarm for all that is due on a connection. It is set anew only for what is due sooner: when it
-/// rings for what has been done meanwhile, nothing is lost, and setting it costs more than most
+/// One alarm for all that is due on a connection. It is set anew only for what is due sooner: when
+/// it rings for what has been done meanwhile, nothing is lost, and setting it costs more than most
 /// frames.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
@@ -229,7 +229,10 @@ pub(crate) struct Uplink {
 
 impl Uplink {
     /// Not connected yet; `hello` makes the frame that each connection begins with.
-    pub(crate) fn new(settings: Settings, hello: impl Fn() -> OutFrame + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        settings: Settings,
+        hello: impl Fn() -> OutFrame + Send + Sync + 'static,
+    ) -> Self {
         Uplink {
             hello: Box::new(hello),
             route: Route::new(settings.leader.clone(), settings.backoff),
@@ -286,10 +289,12 @@ impl Uplink {
                     self.alarm.set(link.due(&self.awaited));
                     link.happens(&mut self.alarm).await
                 }
-                State::Ending { link, until, .. } => match timeout_at(*until, link.reader.next()).await {
-                    Ok(read) => Happened::Read(read),
-                    Err(_) => Happened::Read(Ok(None)),
-                },
+                State::Ending { link, until, .. } => {
+                    match timeout_at(*until, link.reader.next()).await {
+                        Ok(read) => Happened::Read(read),
+                        Err(_) => Happened::Read(Ok(None)),
+                    }
+                }
                 State::Left => pending().await,
             };
             if let Some(news) = self.on(happened, &holds_work) {
@@ -315,7 +320,9 @@ impl Uplink {
                 self.on_heard();
                 Some(News::Chunk(chunk))
             }
-            Happened::Read(Ok(None)) => Some(self.lose(format!("{} closed the connection", self.address()))),
+            Happened::Read(Ok(None)) => {
+                Some(self.lose(format!("{} closed the connection", self.address())))
+            }
             Happened::Read(Err(error)) => Some(self.lose(error.to_string())),
             Happened::Sent(Ok(())) => {
                 if let State::Up(link) = &mut self.state {
@@ -392,7 +399,10 @@ impl Uplink {
     pub(crate) fn broke(&mut self, why: String) {
         self.state = match std::mem::replace(&mut self.state, State::Left) {
             State::Up(link) => State::Ending { link, until: Instant::now() + READ_OUT_MAX, why },
-            other @ (State::Waiting(_) | State::Dialling(_) | State::Ending { .. } | State::Left) => other,
+            other @ (State::Waiting(_)
+            | State::Dialling(_)
+            | State::Ending { .. }
+            | State::Left) => other,
         };
     }
 
@@ -412,7 +422,8 @@ impl Uplink {
                     return Some(News::Welcome(welcome));
                 }
                 Err(error) => {
-                    let why = format!("{} sent a Welcome that cannot be read: {error}", self.address());
+                    let why =
+                        format!("{} sent a Welcome that cannot be read: {error}", self.address());
                     return Some(self.lose(why));
                 }
             },
@@ -437,7 +448,8 @@ impl Uplink {
             link.reader.expect_signs(signs);
             // Half of the time, so that what was sent just after a look is followed in time.
             let every = signs.every / 2;
-            link.living = (!beats).then(|| Living { every, due: Instant::now() + every, written: 0 });
+            link.living =
+                (!beats).then(|| Living { every, due: Instant::now() + every, written: 0 });
         }
     }
 
@@ -482,7 +494,8 @@ impl Uplink {
                 silent(&leader, waited)
             }
             Silence::GiveUp { waited } => {
-                let without = if holds_work { ", without what it holds for the other one" } else { "" };
+                let without =
+                    if holds_work { ", without what it holds for the other one" } else { "" };
                 let why = format!(
                     "{leader} took the connection, but did not answer the hello within {}; if a classic leader has taken \
                      its place, start anew{without}",
@@ -515,8 +528,8 @@ impl Uplink {
         News::Lost { why: broke.unwrap_or(why), retry_in, cut }
     }
 
-    /// Lets go of the connection, if there is one, and waits. Gives why nothing could be sent on it, if
-    /// that was so, and what came of a chunk that is not whole.
+    /// Lets go of the connection, if there is one, and waits. Gives why nothing could be sent on
+    /// it, if that was so, and what came of a chunk that is not whole.
     fn end(&mut self, wait: Duration) -> (Option<String>, Option<Part>) {
         self.awaited.on_lost();
         match std::mem::replace(&mut self.state, State::Waiting(Instant::now() + wait)) {

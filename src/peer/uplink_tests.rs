@@ -33,7 +33,11 @@ async fn greeted(signs: OwnSigns) -> (Uplink, TcpStream) {
         leader: listener.local_addr().unwrap().to_string(),
         tuning: Tuning::default(),
         connect_max: Duration::from_secs(10),
-        patience: Patience { wait: WELCOME_WAIT, wait_max: 1000 * WELCOME_WAIT, probe: PROBE_BACKOFF },
+        patience: Patience {
+            wait: WELCOME_WAIT,
+            wait_max: 1000 * WELCOME_WAIT,
+            probe: PROBE_BACKOFF,
+        },
         backoff: Backoff::CONNECT,
         signs,
     };

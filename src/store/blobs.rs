@@ -1,8 +1,9 @@
-//! The files of blobs: large inputs and parts of results. Chunk `i` lies at `i` times the chunk size, as it came; a map beside
-//! the file says which are there.
+//! The files of blobs: large inputs and parts of results. Chunk `i` lies at `i` times the chunk
+//! size, as it came; a map beside the file says which are there.
 //!
-//! A leader that keeps nothing has its blobs in `spool`, without maps, and leaves none behind. One that does has them in `blobs`,
-//! where they outlive it. Files that are not needed any more are written again: that is quicker than making new ones.
+//! A leader that keeps nothing has its blobs in `spool`, without maps, and leaves none behind. One
+//! that does has them in `blobs`, where they outlive it. Files that are not needed any more are
+//! written again: that is quicker than making new ones.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -16,9 +17,9 @@ use uuid::Uuid;
 
 use super::disk::{BLOCK_BYTES, Disk, DiskFile, How, hint, is_full, is_out_of_files};
 use super::format::{NEW, Owner, StoreError, full};
-use super::verify::{VerifyRequest, Verified, Verifier};
 use super::map::{self, Map};
 use super::space::{Reserve, Space};
+use super::verify::{Verified, Verifier, VerifyRequest};
 use crate::core::ids::ConnId;
 use crate::wire::PoolBuf;
 
@@ -37,7 +38,6 @@ const FREE: &str = "free-";
 /// Bytes of such files.
 const FREE_BYTES_MAX: u64 = 512 << 20;
 
-/// Their number.
 const FREE_FILES_MAX: usize = 64;
 
 /// Blobs whose files are held open at a time; the others are opened when they are needed.
@@ -66,40 +66,31 @@ impl From<Purpose> for Class {
 pub enum DiskOp {
     /// A blob begins to come. Nothing is made before its first chunk.
     Begin {
-        /// The blob.
         blob: Uuid,
         /// What it is.
         open: Box<Open>,
     },
     /// Write a chunk.
     Write {
-        /// The blob.
         blob: Uuid,
-        /// Which chunk.
         index: u32,
         /// What its bytes hash to.
         head: ChunkHead,
-        /// Its bytes.
         bytes: Bytes,
     },
     /// Read a chunk.
     Read {
-        /// The blob.
         blob: Uuid,
-        /// Which chunk.
         index: u32,
         /// How many bytes.
         len: u32,
-        /// Their CRC-32.
         crc: u32,
         /// Whom it is for.
         conn: ConnId,
-        /// Where to.
         buffer: PoolBuf,
     },
     /// Make certain that all of a blob is on the disk.
     Seal {
-        /// The blob.
         blob: Uuid,
         /// What it is.
         open: Box<Open>,
@@ -107,13 +98,9 @@ pub enum DiskOp {
         digest: Digest,
     },
     /// Read all that is here of a blob, and check it.
-    Check {
-        /// The blob.
-        blob: Uuid,
-    },
+    Check { blob: Uuid },
     /// Read a part of a dataset, or all of it, and say what it is.
     Look {
-        /// The blob.
         blob: Uuid,
         /// Its chunks: place, head and length of each.
         chunks: Vec<(u32, ChunkHead, u32)>,
@@ -121,10 +108,7 @@ pub enum DiskOp {
         at: VerifyRequest,
     },
     /// Remove its files.
-    Remove {
-        /// The blob.
-        blob: Uuid,
-    },
+    Remove { blob: Uuid },
     /// Say which blobs have files.
     List,
     /// The disk is full: give back what only waits to be written again.
@@ -157,55 +141,43 @@ impl DiskOp {
 pub enum DiskDone {
     /// A chunk was written, or why not.
     Written {
-        /// The blob.
         blob: Uuid,
-        /// Which chunk.
         index: u32,
         /// What went wrong, for people.
         result: Result<(), String>,
     },
     /// A chunk was read, and is as it was written; or why not.
     Read {
-        /// The blob.
         blob: Uuid,
-        /// Which chunk.
         index: u32,
         /// Whom it is for.
         conn: ConnId,
-        /// What came.
         result: Result<Bytes, String>,
     },
     /// All of a blob is on the disk, or why it is not known to be.
     Sealed {
-        /// The blob.
         blob: Uuid,
         /// What went wrong.
         result: Result<(), SealError>,
     },
     /// What is here of a blob was checked.
     Checked {
-        /// The blob.
         blob: Uuid,
         /// The chunks that are as they were written, and what is wrong with others, for people.
         result: Result<(Vec<u32>, Vec<String>), String>,
     },
     /// A part of a dataset was read, and is what it should be; or why not.
     Verified {
-        /// The blob.
         blob: Uuid,
         /// What it is.
         result: Result<Verified, String>,
     },
     /// The blobs that have files.
-    Listed {
-        /// They.
-        result: Result<Vec<Listed>, String>,
-    },
+    Listed { result: Result<Vec<Listed>, String> },
     /// How much room there is, if that can be told.
     Measured {
         /// As it was asked with.
         mark: u64,
-        /// The room.
         space: Option<Space>,
     },
 }
@@ -213,7 +185,6 @@ pub enum DiskDone {
 /// Why a blob could not be sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealError {
-    /// For people.
     pub text: String,
     /// Whether the disk was full.
     pub is_full: bool,
@@ -224,7 +195,6 @@ pub struct SealError {
 /// A blob that has files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The blob.
     pub blob: Uuid,
     /// Bytes of its files.
     pub bytes: u64,
@@ -248,12 +218,13 @@ pub struct BlobFiles {
     /// What no blob may take of the disk; nothing, if none is.
     reserve: Option<Reserve>,
     open: HashMap<Uuid, OpenBlob>,
-    /// Blobs that have begun to come and have no files yet, but for what an earlier life may have left.
+    /// Blobs that have begun to come and have no files yet, but for what a previous run may have
+    /// left.
     begun: HashMap<Uuid, Box<Open>>,
     /// Files to be written again, with their bytes.
     free: Vec<(String, u64)>,
-    /// The same, but for their names, which are not certain yet: what may get its old name back when the power goes is still that
-    /// one's.
+    /// The same, but for their names, which are not certain yet: what may get its old name back
+    /// when the power goes is still that one's.
     freed: Vec<(String, u64)>,
     /// What the next of them is called.
     free_name: String,
@@ -277,11 +248,12 @@ impl BlobFiles {
     pub fn durable(disk: Arc<dyn Disk>, owner: Owner, name: &str) -> io::Result<Self> {
         disk.make_dir(BLOBS)?;
         let mut files = BlobFiles::new(disk, BLOBS, Some(owner), name);
-        // An earlier life may have been killed before it could make its names certain.
+        // A previous run may have been killed before it could make its names certain.
         files.names_changed = true;
         for found in files.disk.list(BLOBS)? {
             if let Some(number) = found.name.strip_prefix(&files.free_name) {
-                files.free_next = files.free_next.max(number.parse::<u64>().unwrap_or(0).saturating_add(1));
+                files.free_next =
+                    files.free_next.max(number.parse::<u64>().unwrap_or(0).saturating_add(1));
                 files.freed.push((found.name, found.len));
             }
         }
@@ -313,7 +285,6 @@ impl BlobFiles {
         }
     }
 
-    /// Does it.
     pub fn execute(&mut self, operation: DiskOp) -> Option<DiskDone> {
         match operation {
             DiskOp::Begin { blob, open } => {
@@ -350,7 +321,9 @@ impl BlobFiles {
                 let reader = at.reader();
                 let is_bytes = matches!(at, VerifyRequest::Bytes { .. });
                 let result = match (self.look(blob, &chunks, at), reader) {
-                    (Err(why), Some(reader)) if is_bytes => Ok(Verified::Bytes { reader, found: Err(why) }),
+                    (Err(why), Some(reader)) if is_bytes => {
+                        Ok(Verified::Bytes { reader, found: Err(why) })
+                    }
                     (Err(why), Some(reader)) => Ok(Verified::Pieces { reader, found: Err(why) }),
                     (result, _) => result,
                 };
@@ -363,14 +336,17 @@ impl BlobFiles {
                 None
             }
             DiskOp::List => {
-                let result = list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
+                let result =
+                    list(&*self.disk, self.dir).map_err(|error| self.explain("list", &error));
                 Some(DiskDone::Listed { result })
             }
             DiskOp::MakeRoom => {
                 self.make_room();
                 None
             }
-            DiskOp::Measure { mark } => Some(DiskDone::Measured { mark, space: self.disk.space().ok() }),
+            DiskOp::Measure { mark } => {
+                Some(DiskDone::Measured { mark, space: self.disk.space().ok() })
+            }
         }
     }
 
@@ -435,10 +411,15 @@ impl BlobFiles {
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
             }
         });
-        read.map_err(|error| format!("{path} cannot be read at offset {}: {error}", offset(index)))?;
+        read.map_err(|error| {
+            format!("{path} cannot be read at offset {}: {error}", offset(index))
+        })?;
         let bytes = buffer.freeze(len);
         if crc32fast::hash(&bytes) != crc {
-            return Err(format!("{path} is damaged at offset {}: the checksum is wrong", offset(index)));
+            return Err(format!(
+                "{path} is damaged at offset {}: the checksum is wrong",
+                offset(index)
+            ));
         }
         Ok(bytes)
     }
@@ -471,8 +452,8 @@ impl BlobFiles {
             return Err(unwritten(self, error));
         }
         let synced = self.sync(blob, |files| files.map.as_mut().map_or(Ok(()), |map| map.sync()));
-        let synced =
-            synced.and_then(|()| if self.names_changed { self.disk.sync_dir(self.dir) } else { Ok(()) });
+        let synced = synced
+            .and_then(|()| if self.names_changed { self.disk.sync_dir(self.dir) } else { Ok(()) });
         if let Err(error) = synced {
             return Err(self.doubt(blob, &error));
         }
@@ -492,12 +473,16 @@ impl BlobFiles {
         }
     }
 
-    fn sync(&mut self, blob: Uuid, sync: impl FnOnce(&mut OpenBlob) -> io::Result<()>) -> io::Result<()> {
+    fn sync(
+        &mut self,
+        blob: Uuid,
+        sync: impl FnOnce(&mut OpenBlob) -> io::Result<()>,
+    ) -> io::Result<()> {
         self.files(blob, false).and_then(sync)
     }
 
-    /// A sync failed: what of the blob is on the disk is not known, and cannot be found out, as readers may see what never
-    /// reached it. Nobody may go on with it, so its map goes.
+    /// A sync failed: what of the blob is on the disk is not known, and cannot be found out, as
+    /// readers may see what never reached it. Nobody may go on with it, so its map goes.
     fn doubt(&mut self, blob: Uuid, error: &io::Error) -> SealError {
         self.open.remove(&blob);
         self.names_changed = true;
@@ -509,7 +494,8 @@ impl BlobFiles {
 
     fn check(&mut self, blob: Uuid) -> Result<(Vec<u32>, Vec<String>), StoreError> {
         let path = self.path(blob);
-        let owner = self.owner.ok_or_else(|| StoreError::damage(&*self.disk, &path, 0, "it has no map"))?;
+        let owner =
+            self.owner.ok_or_else(|| StoreError::damage(&*self.disk, &path, 0, "it has no map"))?;
         let map_path = format!("{path}{MAP}");
         let disk = self.disk.clone();
         let failed = |error| StoreError::io("read", &*disk, &path, error);
@@ -522,7 +508,9 @@ impl BlobFiles {
         let data = &self.files(blob, false).map_err(failed)?.data;
         for (index, (head, len)) in &map.chunks {
             let len = usize::try_from(*len).unwrap_or(usize::MAX);
-            let room = scratch.get_mut(start..start + len.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
+            let room = scratch
+                .get_mut(start..start + len.next_multiple_of(BLOCK_BYTES))
+                .unwrap_or_default();
             let read = data.read_at(offset(*index), room);
             let is_good = read.is_ok_and(|read| {
                 read >= len && crc32fast::hash(room.get(..len).unwrap_or_default()) == head.crc_sent
@@ -530,7 +518,11 @@ impl BlobFiles {
             if is_good {
                 good.push(*index);
             } else {
-                bad.push(format!("{} is damaged at offset {}", full(&*disk, &path), offset(*index)));
+                bad.push(format!(
+                    "{} is damaged at offset {}",
+                    full(&*disk, &path),
+                    offset(*index)
+                ));
             }
         }
         self.scratch = scratch;
@@ -547,11 +539,17 @@ impl BlobFiles {
     }
 
     /// Reads chunks of a part of a dataset, one after the other.
-    fn look(&mut self, blob: Uuid, chunks: &[(u32, ChunkHead, u32)], at: VerifyRequest) -> Result<Verified, String> {
+    fn look(
+        &mut self,
+        blob: Uuid,
+        chunks: &[(u32, ChunkHead, u32)],
+        at: VerifyRequest,
+    ) -> Result<Verified, String> {
         let path = full(&*self.disk, &self.path(blob));
         let mut scratch = self.take_scratch();
         let start = scratch.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
-        let opened = self.files(blob, false).map_err(|error| format!("{path} cannot be opened: {error}"));
+        let opened =
+            self.files(blob, false).map_err(|error| format!("{path} cannot be opened: {error}"));
         let looked = opened.and_then(|OpenBlob { data, .. }| {
             let mut looker = Verifier::new(at);
             for (index, head, len) in chunks {
@@ -564,12 +562,15 @@ impl BlobFiles {
                     .map_err(|error| format!("{path} cannot be read at offset {from}: {error}"))?;
                 let sent = room.get(..len).filter(|_| read >= len);
                 let sent = sent.ok_or_else(|| format!("{path} ends before chunk {index} does"))?;
-                looker.feed(head, sent).map_err(|error| format!("{path} at offset {from}: {error}"))?;
+                looker
+                    .feed(head, sent)
+                    .map_err(|error| format!("{path} at offset {from}: {error}"))?;
             }
             looker.finish()
         });
         self.scratch = scratch;
-        // It is looked at once; who is held open here may be removed elsewhere, and would keep its place on the disk.
+        // It is looked at once; who is held open here may be removed elsewhere, and would keep its
+        // place on the disk.
         self.open.remove(&blob);
         looked
     }
@@ -591,7 +592,10 @@ impl BlobFiles {
             Err(error) => return Err(error),
         };
         let free: u64 = self.free.iter().chain(&self.freed).map(|(_, len)| *len).sum();
-        if len == 0 || free + len > FREE_BYTES_MAX || self.free.len() + self.freed.len() >= FREE_FILES_MAX {
+        if len == 0
+            || free + len > FREE_BYTES_MAX
+            || self.free.len() + self.freed.len() >= FREE_FILES_MAX
+        {
             return gone(self.disk.remove(&path));
         }
         let name = format!("{}{}", self.free_name, self.free_next);
@@ -631,7 +635,7 @@ impl BlobFiles {
                 let open = open.clone();
                 self.make_files(owner, blob, &open)
             }
-            // What an earlier life left under this id is not it.
+            // What a previous run left under this id is not it.
             (Some(_), Some(_)) => Err(io::ErrorKind::NotFound.into()),
             (Some(_), None) => {
                 let path = self.path(blob);
@@ -641,14 +645,15 @@ impl BlobFiles {
         }
     }
 
-    /// Makes the files of a blob that has begun, in the place of what an earlier life may have left.
+    /// Makes the files of a blob that has begun, in the place of what a previous run may have left.
     fn make_files(&mut self, owner: Owner, blob: Uuid, open: &Open) -> io::Result<OpenBlob> {
         let path = self.path(blob);
         let new = format!("{path}{MAP}{NEW}");
         self.names_changed = true;
         let made = self.make_both(owner, blob, open, &path, &new);
         if made.is_err() {
-            // A part of the room may have been found: it is not left to a blob that does not get the rest.
+            // A part of the room may have been found: it is not left to a blob that does not get
+            // the rest.
             for path in [&new, &path] {
                 gone(self.disk.remove(path)).ok();
             }
@@ -692,7 +697,8 @@ impl BlobFiles {
         Err(io::Error::new(io::ErrorKind::StorageFull, reserve.why_short(class, space, bytes)))
     }
 
-    /// Gives a file that waits to be written again a blob's name, if there is one of about that size.
+    /// Gives a file that waits to be written again a blob's name, if there is one of about that
+    /// size.
     fn take_free(&mut self, path: &str, bytes: u64) -> io::Result<()> {
         let fits = |len: u64| len >= bytes / 2 && len <= bytes.saturating_mul(2).max(1 << 20);
         let Some(at) = self.free.iter().rposition(|(_, len)| fits(*len)) else { return Ok(()) };
@@ -740,21 +746,21 @@ fn list(disk: &dyn Disk, dir: &str) -> io::Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// A blob of an earlier life.
+/// A blob of a previous run.
 #[derive(Debug)]
 pub struct Found {
-    /// Which.
     pub blob: Uuid,
     /// What is known of it, or why nothing is.
     pub map: Result<Map, StoreError>,
 }
 
-/// The blobs of an earlier life, and the names of what was not finished. Their bytes are not read: however large they are, it
-/// takes no longer.
+/// The blobs of a previous run, and the names of what was not finished. Their bytes are not read:
+/// however large they are, it takes no longer.
 pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), StoreError> {
     let failed = |error| StoreError::io("list", disk, BLOBS, error);
     let files = disk.list(BLOBS).map_err(failed)?;
-    let lens: HashMap<&str, u64> = files.iter().map(|found| (found.name.as_str(), found.len)).collect();
+    let lens: HashMap<&str, u64> =
+        files.iter().map(|found| (found.name.as_str(), found.len)).collect();
     let (mut all, mut unfinished) = (Vec::new(), Vec::new());
     for found in &files {
         if found.name.ends_with(NEW) {
@@ -764,8 +770,9 @@ pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), 
         let Some(name) = found.name.strip_suffix(MAP) else { continue };
         let Ok(blob) = Uuid::try_parse(name) else { continue };
         let path = format!("{BLOBS}/{}", found.name);
-        let opened =
-            disk.open(&path, How::Read).map_err(|error| StoreError::io("read", disk, &path, error))?;
+        let opened = disk
+            .open(&path, How::Read)
+            .map_err(|error| StoreError::io("read", disk, &path, error))?;
         let map = match Map::read(disk, &path, &*opened, owner, blob) {
             // It may be read another time: nothing must be taken for lost.
             Err(error @ StoreError::Io { .. }) => return Err(error),
@@ -778,7 +785,9 @@ pub fn scan(disk: &dyn Disk, owner: Owner) -> Result<(Vec<Found>, Vec<String>), 
                 let cut = before - map.chunks.len();
                 if cut > 0 {
                     let what = match len {
-                        Some(_) => format!("the file ends there, and {cut} of {before} chunks lie beyond"),
+                        Some(_) => {
+                            format!("the file ends there, and {cut} of {before} chunks lie beyond")
+                        }
                         None => format!("the file is gone, with {before} chunks"),
                     };
                     let file = full(disk, &format!("{BLOBS}/{name}"));

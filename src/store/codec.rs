@@ -1,12 +1,13 @@
 //! Records and jobs as the bytes that lie in the log and in snapshots, and back.
 //!
-//! Integers are big-endian, a text is its length as u32 and its UTF-8, an id is 16 bytes, an option or a bool one byte of 0
-//! or 1, a list its length as u32 and its items. An enum is one byte; those numbers are the format, so none is ever
-//! given to something else. None of them is 0: a stretch of zeros is no record.
+//! Integers are big-endian, a text is its length as u32 and its UTF-8, an id is 16 bytes, an option
+//! or a bool one byte of 0 or 1, a list its length as u32 and its items. An enum is one byte; those
+//! numbers are the format, so none is ever given to something else. None of them is 0: a stretch of
+//! zeros is not a record.
 //!
-//! What is read may be torn or hostile. Every length is held against the bytes that are there before memory is asked
-//! for, and what is left over is an error. Checksums over a whole record are the log's business; nothing in here
-//! opens a file.
+//! What is read may be torn or hostile. Every length is held against the bytes that are there
+//! before memory is asked for, and what is left over is an error. Checksums over a whole record are
+//! the log's business; nothing in here opens a file.
 
 mod wire;
 
@@ -26,7 +27,8 @@ use crate::core::subject::{RoutingKey, routing_key};
 use crate::summed::Summed;
 
 pub use wire::{
-    CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64, put_uuid,
+    CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64,
+    put_uuid,
 };
 
 /// The numbers of the format. A new variant gets a new one.
@@ -48,19 +50,23 @@ mod tag {
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
     pub(super) const STAGE: u8 = 17;
-    /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it always was.
+    /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it
+    /// always was.
     pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
-    /// The same of a job that names datasets, whose ids follow. One that names none is as it was before there were any.
+    /// The same of a job that names datasets, whose ids follow. One that names none is as it was
+    /// before there were any.
     pub(super) const HERE_WITH_DATASETS: u8 = 3;
     pub(super) const EXPECTED_WITH_DATASETS: u8 = 4;
-    /// All four, so much more: of a job with files in folders, and of one whose files lose them for classic workers.
+    /// All four, so much more: of a job with files in folders, and of one whose files lose them for
+    /// classic workers.
     pub(super) const IN_FOLDERS: u8 = 4;
     pub(super) const FLATTENED: u8 = 8;
 
-    /// How the inputs of a job go to a worker: 0 within a frame, 1 by transfer, and this as a dataset.
+    /// How the inputs of a job go to a worker: 0 within a frame, 1 by transfer, and this as a
+    /// dataset.
     pub(super) const STAGED: u8 = 2;
 
     pub(super) const QUEUED: u8 = 1;
@@ -90,7 +96,8 @@ const TEXT_BYTES_MIN: usize = 4;
 /// Bytes of an [`AttemptNote`]: attempt, worker, how it ended.
 const NOTE_BYTES: usize = 4 + UUID_BYTES + 1;
 
-/// Bytes of texts and keys that are remembered to be shared. Peers choose them, and those of jobs that are long gone are among them.
+/// Bytes of texts and keys that are remembered to be shared. Peers choose them, and those of jobs
+/// that are long gone are among them.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Texts and routing keys that many records share are held once.
@@ -123,14 +130,15 @@ impl Names {
         }
     }
 
-    /// The key that is spelled like this. Keys that differ in case only are equal, but each keeps its spelling.
+    /// The key that is spelled like this. Keys that differ in case only are equal, but each keeps
+    /// its spelling.
     fn key(&mut self, text: &str) -> Result<RoutingKey, String> {
         if let Some(known) = self.keys.get(text) {
             return Ok(known.clone());
         }
         let key = routing_key(text, None).map_err(|error| error.to_string())?;
         if key.as_str() != text {
-            return Err(format!("the text is no routing key: it would be {key}"));
+            return Err(format!("the text is not a routing key: it would be {key}"));
         }
         self.make_room(2 * text.len());
         self.keys.insert(text.into(), key.clone());
@@ -145,8 +153,8 @@ pub struct Attached {
     pub from_ours: bool,
     /// The blobs it names.
     pub blobs: Vec<Uuid>,
-    /// Its bytes, and the checksum that is stored with them: the one that they came with, so that what happened to them here
-    /// is found by whoever reads them.
+    /// Its bytes, and the checksum that is stored with them: the one that they came with, so that
+    /// what happened to them here is found by whoever reads them.
     pub payload: Summed,
 }
 
@@ -166,13 +174,13 @@ pub struct AttachedAt {
 /// A record of the log and what lies beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The record.
     pub record: Record,
     /// Its payload, if it has one.
     pub attached: Option<AttachedAt>,
 }
 
-/// Appends an entry. Gives where in `out` the payload lies, if it has one, and its CRC-32, which is stored with it.
+/// Appends an entry. Gives where in `out` the payload lies, if it has one, and its CRC-32, which is
+/// stored with it.
 pub fn put_entry(
     record: &Record,
     attached: Option<&Attached>,
@@ -194,7 +202,8 @@ pub fn put_entry(
     Some((start..out.len(), crc))
 }
 
-/// Reads an entry that fills `bytes` exactly. Ranges are relative to `bytes`. The payload is not looked at.
+/// Reads an entry that fills `bytes` exactly. Ranges are relative to `bytes`. The payload is not
+/// looked at.
 pub fn get_entry(bytes: &[u8], names: &mut Names) -> Result<Entry, CodecError> {
     let mut reader = Reader::new(bytes);
     let record = get_record(&mut reader, names)?;
@@ -235,7 +244,12 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
         }
         Record::Assign { job, run, attempt, worker, class } => {
             let class = class_tag(*class);
-            put_run(if class.is_some() { tag::ASSIGN_CLASSIC } else { tag::ASSIGN }, *job, *run, out);
+            put_run(
+                if class.is_some() { tag::ASSIGN_CLASSIC } else { tag::ASSIGN },
+                *job,
+                *run,
+                out,
+            );
             put_u32(attempt.0, out);
             put_uuid(worker.0, out);
             out.extend(class);
@@ -310,11 +324,14 @@ fn put_run(tag: u8, job: JobId, run: Run, out: &mut Vec<u8>) {
 fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, CodecError> {
     let start = reader.at();
     Ok(match reader.u8()? {
-        tag::ANNOUNCE => Record::Announce { at: reader.micros()?, job: get_submission(reader, names)? },
+        tag::ANNOUNCE => {
+            Record::Announce { at: reader.micros()?, job: get_submission(reader, names)? }
+        }
         tag::ENQUEUE => Record::Enqueue {
             at: reader.micros()?,
             job: get_submission(reader, names)?,
-            children: reader.list(2 * UUID_BYTES, |reader| Ok((reader.job()?, reader.worker()?)))?,
+            children: reader
+                .list(2 * UUID_BYTES, |reader| Ok((reader.job()?, reader.worker()?)))?,
             kept: reader.bool()?,
         },
         found @ (tag::ASSIGN | tag::ASSIGN_CLASSIC) => Record::Assign {
@@ -327,7 +344,14 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
         tag::ACK => {
             let (job, run) = (reader.job()?, reader.run()?);
             let (at, worker) = (reader.micros()?, reader.worker()?);
-            Record::Ack { at, job, run, worker, result: ResultId(reader.u64()?), ok: reader.bool()? }
+            Record::Ack {
+                at,
+                job,
+                run,
+                worker,
+                result: ResultId(reader.u64()?),
+                ok: reader.bool()?,
+            }
         }
         tag::REQUEUE => Record::Requeue {
             job: reader.job()?,
@@ -366,14 +390,18 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
                 None => Record::Dataset { dataset },
             }
         }
-        tag::STAGE => Record::Stage { job: reader.job()?, dataset: Arc::new(get_dataset(reader, names)?) },
-        tag::DATASET_GONE => Record::DatasetGone { cache: reader.cache(names)?, version: reader.uuid()? },
+        tag::STAGE => {
+            Record::Stage { job: reader.job()?, dataset: Arc::new(get_dataset(reader, names)?) }
+        }
+        tag::DATASET_GONE => {
+            Record::DatasetGone { cache: reader.cache(names)?, version: reader.uuid()? }
+        }
         unknown => return Err(unknown_tag(start, "record", unknown)),
     })
 }
 
-/// A submission as records hold it or, with the number of its job, as that begins in a snapshot: there the
-/// last two members are not, as their part is in what the job says of its inputs.
+/// A submission as records hold it or, with the number of its job, as that begins in a snapshot:
+/// there the last two members are not, as their part is in what the job says of its inputs.
 fn put_submission(submission: &Submission, seq: Option<u64>, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
     let Submission {
@@ -480,8 +508,19 @@ pub fn get_dataset(reader: &mut Reader<'_>, names: &mut Names) -> Result<Dataset
 /// Appends a job, as snapshots hold it.
 pub fn put_job(job: &Job, out: &mut Vec<u8>) {
     // Whole, so that a member that is added is thought of here.
-    let Job { submission, seq, inputs, run, attempt, spent, history, child_of, children, delivered, phase } =
-        job;
+    let Job {
+        submission,
+        seq,
+        inputs,
+        run,
+        attempt,
+        spent,
+        history,
+        child_of,
+        children,
+        delivered,
+        phase,
+    } = job;
     put_submission(submission, Some(*seq), out);
     let way = u8::from(submission.needs_transfers);
     let (announced, kept, way) = match inputs {
@@ -519,7 +558,8 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
 pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecError> {
     let (seq, mut submission) = get_submission_of(true, reader, names)?;
     let (announced, kept, at, way) = (reader.bool()?, reader.bool()?, reader.at(), reader.u8()?);
-    // Before there was a number for it, a staged job named the dataset that its inputs are, and did not go by transfer.
+    // Before there was a number for it, a staged job named the dataset that its inputs are, and did
+    // not go by transfer.
     let dataset = CacheId::of_inputs(submission.job);
     let named = submission.datasets.len();
     submission.datasets.retain(|cache| *cache != dataset);
@@ -734,13 +774,16 @@ fn get_inputs(
     let listed = reader.at();
     let datasets = reader.list(TEXT_BYTES_MIN, |reader| reader.cache(names))?;
     if datasets.is_empty() {
-        return Err(CodecError { at: listed, what: "a job that names datasets names none".to_owned() });
+        return Err(CodecError {
+            at: listed,
+            what: "a job that names datasets names none".to_owned(),
+        });
     }
     Ok((inputs, file_names, datasets))
 }
 
 fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {
-    CodecError { at, what: format!("{found} is no {of} that this version knows") }
+    CodecError { at, what: format!("{found} is not a known {of}") }
 }
 
 /// What only records and jobs have.
@@ -752,7 +795,8 @@ impl Reader<'_> {
     pub(super) fn cache(&mut self, names: &mut Names) -> Result<CacheId, CodecError> {
         let start = self.at();
         let text = names.text(self.str()?);
-        CacheId::parse_shared(text).map_err(|error| CodecError { at: start, what: error.to_string() })
+        CacheId::parse_shared(text)
+            .map_err(|error| CodecError { at: start, what: error.to_string() })
     }
 
     fn key(&mut self, names: &mut Names) -> Result<RoutingKey, CodecError> {

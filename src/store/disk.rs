@@ -1,7 +1,8 @@
 //! The disk as the store sees it: files beneath one directory, and what is certain after a sync.
 //!
-//! The store does all of its work through [`Disk`], so that tests can put one beneath it that loses what was not synced,
-//! tears what was being written, and fails. [`DataDir`] is the real one. Names are the store's own, never a peer's.
+//! The store does all of its work through [`Disk`], so that tests can put one beneath it that loses
+//! what was not synced, tears what was being written, and fails. [`DataDir`] is the real one. Names
+//! are the store's own, never a peer's.
 
 use std::fmt;
 use std::fs::File;
@@ -27,17 +28,16 @@ pub enum How {
     Create,
     /// To be read and written. It is made if it is not there, and keeps what it has.
     Keep,
-    /// To be read and written past the page cache, where the disk lets it. It is made if it is not there, and keeps what it has.
-    /// What is written is filled up with zeros to a whole block; reads are of whole blocks into memory that begins with a page.
+    /// To be read and written past the page cache, where the disk lets it. It is made if it is not
+    /// there, and keeps what it has. What is written is filled up with zeros to a whole block;
+    /// reads are of whole blocks into memory that begins with a page.
     Direct,
 }
 
 /// A file in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// Its name.
     pub name: String,
-    /// Its bytes.
     pub len: u64,
     /// When it was last written to, in seconds since 1970.
     pub written_at: u64,
@@ -74,7 +74,6 @@ pub trait Disk: Send + Sync + fmt::Debug {
 
 /// An open file.
 pub trait DiskFile: Send + fmt::Debug {
-    /// Its bytes.
     fn len(&self) -> io::Result<u64>;
 
     /// Whether it has none.
@@ -94,8 +93,9 @@ pub trait DiskFile: Send + fmt::Debug {
     /// Has the disk find room for so many bytes beforehand. Where it cannot, nothing happens.
     fn allocate(&mut self, len: u64) -> io::Result<()>;
 
-    /// The same without making the file longer, so that what is written there later finds its room whoever fills the disk
-    /// until then. An error of the kind `Unsupported` where the disk cannot do that.
+    /// The same without making the file longer, so that what is written there later finds its room
+    /// whoever fills the disk until then. An error of the kind `Unsupported` where the disk cannot
+    /// do that.
     fn allocate_ahead(&mut self, _len: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -127,16 +127,11 @@ pub struct DataDir {
 pub enum DirError {
     /// Somebody else has it.
     #[error("{path} is in use by another leader: give each leader its own --data")]
-    Locked {
-        /// The directory.
-        path: String,
-    },
+    Locked { path: String },
     /// It cannot be made or written to.
     #[error("cannot use {path} as data directory: {error}{hint}")]
     Io {
-        /// The directory.
         path: String,
-        /// Why.
         error: io::Error,
         /// What to do.
         hint: &'static str,
@@ -174,7 +169,7 @@ pub fn hint(error: &io::Error) -> &'static str {
         ),
         (
             &[io::ErrorKind::NotADirectory, io::ErrorKind::AlreadyExists],
-            "; it is no directory: give another --data",
+            "; it is not a directory: give another --data",
         ),
     ];
     let found = hints.iter().find(|(kinds, _)| kinds.contains(&error.kind()));
@@ -213,18 +208,21 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), root, direct: false, _lock: None })
     }
 
-    /// A directory that was there must be one, and not somebody else's: where all may make files, others may have been first.
+    /// A directory that was there must be one, and not somebody else's: where all may make files,
+    /// others may have been first.
     fn check_dir(&self, dir: &str) -> io::Result<()> {
         let found = rustix::fs::statat(&self.root, dir, AtFlags::SYMLINK_NOFOLLOW)?;
         let path = self.path.join(dir);
         if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-            let text = format!("{} is no directory: remove it", path.display());
+            let text = format!("{} is not a directory: remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
         }
-        let (user, above) = (rustix::process::geteuid().as_raw(), rustix::fs::fstat(&self.root)?.st_uid);
+        let (user, above) =
+            (rustix::process::geteuid().as_raw(), rustix::fs::fstat(&self.root)?.st_uid);
         if found.st_uid != user && found.st_uid != above {
             let owner = found.st_uid;
-            let text = format!("{} belongs to user {owner}, and this is user {user}", path.display());
+            let text =
+                format!("{} belongs to user {owner}, and this is user {user}", path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok(())
@@ -239,7 +237,8 @@ impl DataDir {
 /// Makes a directory and those it lies in, and makes it certain that they are there.
 fn make_certain(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
-    std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(path)?;
+    std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+        .create(path)?;
     for made in missing {
         let parent = match made.parent() {
             Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -259,8 +258,8 @@ fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Whether a file can be opened past the page cache: tried with one that has no name for longer than that. A disk without room
-/// for it can.
+/// Whether a file can be opened past the page cache: tried with one that has no name for longer
+/// than that. A disk without room for it can.
 fn takes_direct(root: &OwnedFd) -> bool {
     let name = format!("probe-{}", std::process::id());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::DIRECT;
@@ -305,7 +304,9 @@ impl Disk for DataDir {
         for entry in Dir::read_from(&opened)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
                 let len = u64::try_from(stat.st_size).unwrap_or_default();
                 let written_at = u64::try_from(stat.st_mtime).unwrap_or_default();
@@ -356,8 +357,9 @@ struct RealFile {
     direct: bool,
 }
 
-/// Writes past the page cache: whole blocks from where they lie. What does not fill a block, or does not lie at the start of one
-/// in memory, as pieces that were put together, is copied to where it does.
+/// Writes past the page cache: whole blocks from where they lie. What does not fill a block, or
+/// does not lie at the start of one in memory, as pieces that were put together, is copied to where
+/// it does.
 fn write_direct(
     at: u64,
     bytes: &[u8],
@@ -446,7 +448,10 @@ mod tests {
         ] {
             let (mut file, mut calls) = (Vec::new(), Vec::new());
             let write = |block: &[u8], at: u64| {
-                assert_eq!((block.as_ptr().align_offset(BLOCK_BYTES), at), (0, 65_536 + file.len() as u64));
+                assert_eq!(
+                    (block.as_ptr().align_offset(BLOCK_BYTES), at),
+                    (0, 65_536 + file.len() as u64)
+                );
                 file.extend_from_slice(block);
                 calls.push(block.len());
                 Ok(())

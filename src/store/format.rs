@@ -1,7 +1,9 @@
-//! What all files of the store begin with, how they are named, and what can be wrong with them (TF04-TF09).
+//! What all files of the store begin with, how they are named, and what can be wrong with them
+//! (TF04-TF09).
 //!
-//! A file begins with a marker of its kind, the version of the format, the node and the directory it belongs to, and a
-//! checksum over these. Numbers are big-endian, as in the founding formats. `docs/storage.md` has the layouts.
+//! A file begins with a marker of its kind, the version of the format, the node and the directory
+//! it belongs to, and a checksum over these. Numbers are big-endian, as in the founding formats.
+//! `docs/storage.md` has the layouts.
 
 use std::io;
 
@@ -27,7 +29,6 @@ pub const CONSENSUS: &str = "consensus";
 pub enum Kind {
     /// A segment of the log.
     Log,
-    /// A snapshot.
     Snapshot,
     /// What the directory is.
     Metadata,
@@ -46,7 +47,6 @@ impl Kind {
         }
     }
 
-    /// For texts.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Log => "log",
@@ -65,20 +65,17 @@ pub enum StoreError {
     Io {
         /// What was to be done.
         doing: &'static str,
-        /// With what.
         file: String,
-        /// Why not.
         error: io::Error,
         /// What to do about it.
         hint: &'static str,
     },
     /// A file of another kind, or of nothing we know.
     #[error(
-        "{file} does not begin with the marker of a {kind} ({expected:02X?}), but with {found:02X?}: it is no file of heft's, or \
+        "{file} does not begin with the marker of a {kind} ({expected:02X?}), but with {found:02X?}: it is not a file of heft's, or \
          damaged at offset 0; look at it with `heft-tools log verify {root}`"
     )]
     Marker {
-        /// Which.
         file: String,
         /// What it should be.
         kind: &'static str,
@@ -90,11 +87,11 @@ pub enum StoreError {
         root: String,
     },
     /// A file of another version.
-    #[error("{file} has version {found} of the format, and this heft reads version {VERSION}: {hint}")]
+    #[error(
+        "{file} has version {found} of the format, and this heft reads version {VERSION}: {hint}"
+    )]
     Version {
-        /// Which.
         file: String,
-        /// Its version.
         found: i32,
         /// What to do.
         hint: &'static str,
@@ -104,11 +101,9 @@ pub enum StoreError {
         "{root} belongs to node {found}, and this is node {node}: give --node {found}, or another --data"
     )]
     Node {
-        /// The directory.
         root: String,
         /// Whose it is.
         found: i32,
-        /// Who asks.
         node: i32,
     },
     /// A file was put here from another directory.
@@ -116,7 +111,6 @@ pub enum StoreError {
         "{file} belongs to another data directory ({found}; this one is {dir}): put it back where it was"
     )]
     OtherDirectory {
-        /// Which.
         file: String,
         /// Where it belongs.
         found: Uuid,
@@ -129,9 +123,7 @@ pub enum StoreError {
          bring the file back from a copy"
     )]
     Damage {
-        /// Which.
         file: String,
-        /// Where.
         offset: u64,
         /// What is wrong.
         what: String,
@@ -145,7 +137,6 @@ pub enum StoreError {
     MissingSegment {
         /// The data directory.
         root: String,
-        /// Which ones.
         which: String,
         /// The file they should be in.
         file: String,
@@ -158,9 +149,7 @@ pub enum StoreError {
     SnapshotAhead {
         /// The data directory.
         root: String,
-        /// The snapshot.
         file: String,
-        /// Its record.
         snapshot: u64,
         /// The log's last.
         log: u64,
@@ -174,7 +163,6 @@ impl StoreError {
         StoreError::Io { doing, file: full(disk, path), error, hint }
     }
 
-    /// Damage.
     pub fn damage(disk: &dyn Disk, path: &str, offset: u64, what: impl Into<String>) -> Self {
         StoreError::Damage { file: full(disk, path), offset, what: what.into(), root: disk.root() }
     }
@@ -186,7 +174,11 @@ pub fn missing(disk: &dyn Disk, from: u64, to: Option<u64>) -> StoreError {
         Some(to) => format!("{from} to {to}"),
         None => format!("{from} and those behind it"),
     };
-    StoreError::MissingSegment { root: disk.root(), which, file: full(disk, &FileNo::log(from).path()) }
+    StoreError::MissingSegment {
+        root: disk.root(),
+        which,
+        file: full(disk, &FileNo::log(from).path()),
+    }
 }
 
 /// A file's whole path, for texts.
@@ -197,13 +189,12 @@ pub fn full(disk: &dyn Disk, path: &str) -> String {
 /// What a file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The node.
     pub node: i32,
-    /// The directory.
     pub dir: Uuid,
 }
 
-/// The header of a file: `number` is the first record of a segment, the last one of a snapshot, and 0 elsewhere.
+/// The header of a file: `number` is the first record of a segment, the last one of a snapshot, and
+/// 0 elsewhere.
 pub fn header(kind: Kind, owner: Owner, number: u64) -> [u8; HEADER_BYTES] {
     let mut fields = Vec::with_capacity(HEADER_BYTES);
     fields.extend_from_slice(&kind.marker());
@@ -227,7 +218,8 @@ pub fn read_header(
     kind: Kind,
 ) -> Result<(Owner, u64), StoreError> {
     let mut bytes = [0; HEADER_BYTES];
-    let read = file.read_at(0, &mut bytes).map_err(|error| StoreError::io("read", disk, path, error))?;
+    let read =
+        file.read_at(0, &mut bytes).map_err(|error| StoreError::io("read", disk, path, error))?;
     let (marker, rest) = bytes.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     let is_cut = || {
         let what = format!("its header has {read} of {HEADER_BYTES} bytes");
@@ -245,7 +237,8 @@ pub fn read_header(
     let found = i32::from_be_bytes(*version);
     if read >= VERSION_END && found != VERSION {
         if is_of_this_version(bytes) {
-            let what = format!("it says that it has version {found}, and all the rest says {VERSION}");
+            let what =
+                format!("it says that it has version {found}, and all the rest says {VERSION}");
             return Err(StoreError::damage(disk, path, 4, what));
         }
         let hint = match found {
@@ -268,7 +261,8 @@ pub fn read_header(
     Ok((owner, u64::from_be_bytes(*number)))
 }
 
-/// Whether a header would be right if it named this version: then it is damaged, and no other heft wrote it.
+/// Whether a header would be right if it named this version: then it is damaged, and no other heft
+/// wrote it.
 fn is_of_this_version(mut bytes: [u8; HEADER_BYTES]) -> bool {
     let version = bytes.iter_mut().skip(VERSION_END - 4);
     version.zip(VERSION.to_be_bytes()).for_each(|(to, from)| *to = from);
@@ -286,14 +280,19 @@ pub fn expect_header(
 ) -> Result<u64, StoreError> {
     let (found, number) = read_header(disk, path, file, kind)?;
     if found.dir != owner.dir {
-        return Err(StoreError::OtherDirectory { file: full(disk, path), found: found.dir, dir: owner.dir });
+        return Err(StoreError::OtherDirectory {
+            file: full(disk, path),
+            found: found.dir,
+            dir: owner.dir,
+        });
     }
     Ok(number)
 }
 
 const METADATA: &str = "consensus/metadata";
 
-/// Whose the data directory is; `None` if it is nobody's, and nothing is in it. An error if it is another node's.
+/// Whose the data directory is; `None` if it is nobody's, and nothing is in it. An error if it is
+/// another node's.
 pub fn owner_for(disk: &dyn Disk, node: i32) -> Result<Option<Owner>, StoreError> {
     if let Some(owner) = owner_of(disk)? {
         if owner.node != node {
@@ -301,11 +300,14 @@ pub fn owner_for(disk: &dyn Disk, node: i32) -> Result<Option<Owner>, StoreError
         }
         return Ok(Some(owner));
     }
-    let left = disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
-    // A directory that was being made has its first segment, without a record, before it has an owner.
+    let left =
+        disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
+    // A directory that was being made has its first segment, without a record, before it has an
+    // owner.
     let is_new = |found: &Found| {
         found.name.ends_with(NEW)
-            || (FileNo::from_name(&found.name) == Some(FileNo::log(1)) && found.len <= HEADER_BYTES as u64)
+            || (FileNo::from_name(&found.name) == Some(FileNo::log(1))
+                && found.len <= HEADER_BYTES as u64)
     };
     match left.iter().find(|found| !is_new(found)) {
         None => Ok(None),
@@ -324,7 +326,9 @@ pub fn claim(disk: &dyn Disk, owner: Owner) -> Result<(), StoreError> {
 /// Whose the data directory is, if it is anybody's.
 pub fn owner_of(disk: &dyn Disk) -> Result<Option<Owner>, StoreError> {
     match disk.open(METADATA, How::Read) {
-        Ok(file) => read_header(disk, METADATA, &*file, Kind::Metadata).map(|(owner, _)| Some(owner)),
+        Ok(file) => {
+            read_header(disk, METADATA, &*file, Kind::Metadata).map(|(owner, _)| Some(owner))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(StoreError::io("read", disk, METADATA, error)),
     }
@@ -390,7 +394,6 @@ impl FileNo {
         self.0 & !IS_SNAPSHOT
     }
 
-    /// Its path.
     pub fn path(self) -> String {
         format!("{CONSENSUS}/{}-{:016x}", self.kind().name(), self.number())
     }
@@ -398,7 +401,8 @@ impl FileNo {
     /// The one that is called so, beneath [`CONSENSUS`].
     pub fn from_name(name: &str) -> Option<Self> {
         let (kind, number) = name.split_once('-')?;
-        let number = u64::from_str_radix(number, 16).ok().filter(|number| number & IS_SNAPSHOT == 0)?;
+        let number =
+            u64::from_str_radix(number, 16).ok().filter(|number| number & IS_SNAPSHOT == 0)?;
         let file = match kind {
             "log" => FileNo::log(number),
             "snapshot" => FileNo::snapshot(number),
@@ -417,12 +421,15 @@ pub struct Place {
     pub offset: u64,
     /// How many bytes.
     pub len: u32,
-    /// Their CRC-32.
     pub crc: u32,
 }
 
 /// Reads a payload, and checks it.
-pub fn read_place(disk: &dyn Disk, file: &dyn DiskFile, place: &Place) -> Result<Vec<u8>, StoreError> {
+pub fn read_place(
+    disk: &dyn Disk,
+    file: &dyn DiskFile,
+    place: &Place,
+) -> Result<Vec<u8>, StoreError> {
     let path = place.file.path();
     let failed = |error| StoreError::io("read", disk, &path, error);
     let len = usize::try_from(place.len).unwrap_or(usize::MAX);
@@ -434,7 +441,12 @@ pub fn read_place(disk: &dyn Disk, file: &dyn DiskFile, place: &Place) -> Result
     let mut bytes = vec![0; len];
     read_exact(file, place.offset, &mut bytes).map_err(failed)?;
     if crc32fast::hash(&bytes) != place.crc {
-        return Err(StoreError::damage(disk, &path, place.offset, "the checksum of a payload is wrong"));
+        return Err(StoreError::damage(
+            disk,
+            &path,
+            place.offset,
+            "the checksum of a payload is wrong",
+        ));
     }
     Ok(bytes)
 }

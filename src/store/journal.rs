@@ -1,5 +1,6 @@
-//! The log at work: takes what is to be written, read and cut, and does it in as few syncs as can be. All that came while one sync
-//! ran goes into the next, so however many wait, nobody waits for more than two.
+//! The log at work: takes what is to be written, read and cut, and does it in as few syncs as can
+//! be. All that came while one sync ran goes into the next, so however many wait, nobody waits for
+//! more than two.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::core::ids::Index;
 const SNAPSHOT_SEGMENTS: u64 = 4;
 
 /// Something to do with the log.
-// Nearly all of them are records, so a box for these would be one more allocation for each and save nothing.
+// Nearly all of them are records, so a box for these would be one more allocation for each and save
+// nothing.
 #[expect(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum LogOp {
@@ -27,7 +29,6 @@ pub enum LogOp {
     Append {
         /// Its place in the order.
         index: Index,
-        /// The record.
         record: Record,
         /// What goes with it.
         attached: Option<Attached>,
@@ -41,7 +42,8 @@ pub enum LogOp {
         /// Where it lies.
         place: Place,
     },
-    /// Remove what nothing needs any more, now that the payloads that moved are known to have moved.
+    /// Remove what nothing needs any more, now that the payloads that moved are known to have
+    /// moved.
     Cut,
 }
 
@@ -61,25 +63,22 @@ pub enum LogDone {
     Read {
         /// What it belongs to.
         key: Key,
-        /// It.
         result: Result<Bytes, String>,
     },
     /// A snapshot was made.
     Snapshot(Report),
     /// The disk takes nothing for now, or takes it again. What waits is tried again.
     Trouble(Option<String>),
-    /// The log cannot be written, and it is not known what of it is on the disk. Nothing more can be committed in this life.
+    /// The log cannot be written, and it is not known what of it is on the disk. Nothing more can
+    /// be committed in this life.
     Failed(String),
 }
 
 /// What writing took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Records.
     pub records: u64,
-    /// Bytes.
     pub bytes: u64,
-    /// Syncs.
     pub syncs: u64,
     /// How long they took, in microseconds.
     pub sync_us: u64,
@@ -106,8 +105,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Goes on with a log. So many segments are finished since the last snapshot, which stands at this record.
-    pub fn new(mut log: Log, disk: Arc<dyn Disk>, owner: Owner, finished: u64, snapshot: u64) -> Self {
+    /// Goes on with a log. So many segments are finished since the last snapshot, which stands at
+    /// this record.
+    pub fn new(
+        mut log: Log,
+        disk: Arc<dyn Disk>,
+        owner: Owner,
+        finished: u64,
+        snapshot: u64,
+    ) -> Self {
         let waiting = Vec::new();
         log.look_ahead();
         Journal {
@@ -224,8 +230,8 @@ impl Journal {
         format!("cannot write the log in {}/consensus: {error}{}", self.disk.root(), hint(error))
     }
 
-    /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot be written, the next
-    /// record tells.
+    /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot
+    /// be written, the next record tells.
     pub fn rest(&mut self) {
         if !self.failed && !self.stuck {
             self.log.note_synced().ok();
@@ -267,7 +273,9 @@ impl Journal {
         let cut = unneeded(&self.disk, self.owner).and_then(|files| {
             let count = files.len();
             let removed = self.log.remove(&files);
-            removed.map_err(|error| StoreError::io("remove a file of", &*self.disk, "consensus", error))?;
+            removed.map_err(|error| {
+                StoreError::io("remove a file of", &*self.disk, "consensus", error)
+            })?;
             Ok(count)
         });
         match cut {
@@ -288,7 +296,6 @@ pub struct SnapshotJob {
 }
 
 impl SnapshotJob {
-    /// Makes it.
     pub fn make(&self) -> Result<Option<Report>, StoreError> {
         snapshot::make(&*self.disk, self.owner, self.segment, self.known)
     }

@@ -1,7 +1,8 @@
 //! The log: segments of groups of records. A group is what one write brought to the disk.
 //!
-//! Each group says how far the file was synced when it was written. So after a crash it can be told apart what was on its way,
-//! which is cut, from what was certain and is not as it was written, which nobody may pass over.
+//! Each group says how far the file was synced when it was written. So after a crash it can be told
+//! apart what was on its way, which is cut, from what was certain and is not as it was written,
+//! which nobody may pass over.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,8 +11,8 @@ use std::sync::Arc;
 use super::codec::{self, Attached, Entry, Names};
 use super::disk::{Disk, DiskFile, How, is_full, is_out_of_files, read_exact};
 use super::format::{
-    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, missing,
-    read_place,
+    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header,
+    missing, read_place,
 };
 use crate::core::Record;
 use crate::core::ids::Index;
@@ -19,7 +20,8 @@ use crate::core::ids::Index;
 /// What a group begins with.
 const GROUP: [u8; 4] = *b"heft";
 
-/// Bytes before the records of a group: marker, length, checksum, first index, number of records, how far the file is synced.
+/// Bytes before the records of a group: marker, length, checksum, first index, number of records,
+/// how far the file is synced.
 const GROUP_HEAD_BYTES: usize = 32;
 
 /// In place of the number of records: the next segment goes on.
@@ -31,7 +33,8 @@ const GROUP_BYTES: usize = 4 << 20;
 /// No group is longer: one record more than fits.
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
-/// Room for so many bytes behind the end of the log is found on the disk beforehand: whoever fills the disk, these can be written.
+/// Room for so many bytes behind the end of the log is found on the disk beforehand: whoever fills
+/// the disk, these can be written.
 pub(crate) const AHEAD_BYTES: u64 = 8 << 20;
 
 /// Bytes that are written again at a time.
@@ -45,7 +48,6 @@ const OPEN_FILES_MAX: usize = 64;
 pub struct Append {
     /// Its place in the order.
     pub index: Index,
-    /// The record.
     pub record: Record,
     /// What goes with it.
     pub attached: Option<Attached>,
@@ -56,7 +58,6 @@ pub struct Append {
 pub enum Rotated {
     /// The old one has room.
     No,
-    /// It was.
     Yes,
     /// The disk has no room for a new one. The old one is gone on with.
     NoRoom(io::Error),
@@ -130,14 +131,17 @@ impl Log {
         if file.len().map_err(failed)? > tail.at {
             file.set_len(tail.at).map_err(failed)?;
         }
-        // What a killed leader had written is certain only now. Had a sync of its failed, the system would show what never
-        // reached the disk and would not write it again: so it is written again here.
+        // What a killed leader had written is certain only now. Had a sync of its failed, the
+        // system would show what never reached the disk and would not write it again: so it is
+        // written again here.
         let mut piece = vec![0; REWRITE_BYTES];
         let mut from = tail.noted;
         while from < tail.at {
             let len = usize::try_from(tail.at - from).unwrap_or(usize::MAX).min(REWRITE_BYTES);
             let piece = piece.get_mut(..len).unwrap_or_default();
-            read_exact(&*file, from, piece).and_then(|()| file.write_at(from, piece)).map_err(failed)?;
+            read_exact(&*file, from, piece)
+                .and_then(|()| file.write_at(from, piece))
+                .map_err(failed)?;
             from += len as u64;
         }
         file.sync().map_err(failed)?;
@@ -160,8 +164,8 @@ impl Log {
         })
     }
 
-    /// Writes records, which are not certain before [`Log::sync`]. Gives the places of their payloads. After an error nothing of
-    /// them counts, and the same records can be written again.
+    /// Writes records, which are not certain before [`Log::sync`]. Gives the places of their
+    /// payloads. After an error nothing of them counts, and the same records can be written again.
     pub fn append(&mut self, records: &[Append]) -> io::Result<Vec<(Index, Place)>> {
         let mut places = Vec::new();
         let (at, next, records_end) = (self.at, self.next, self.records_end);
@@ -179,7 +183,11 @@ impl Log {
     }
 
     /// Writes as many of the records as go into one group.
-    fn append_group(&mut self, records: &[Append], places: &mut Vec<(Index, Place)>) -> io::Result<usize> {
+    fn append_group(
+        &mut self,
+        records: &[Append],
+        places: &mut Vec<(Index, Place)>,
+    ) -> io::Result<usize> {
         let mut group = std::mem::take(&mut self.buffer);
         group.clear();
         group.resize(GROUP_HEAD_BYTES, 0);
@@ -188,11 +196,13 @@ impl Log {
             let start = group.len();
             group.extend_from_slice(&[0; 4]);
             let payload = codec::put_entry(record, attached.as_ref(), &mut group);
-            let len = u32::try_from(group.len() - start - 4).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let len =
+                u32::try_from(group.len() - start - 4).map_err(|_| io::ErrorKind::InvalidInput)?;
             put_at(&mut group, start, &len.to_be_bytes());
             if let Some((range, crc)) = payload {
                 let len = u32::try_from(range.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-                places.push((*index, Place { file, offset: self.at + range.start as u64, len, crc }));
+                places
+                    .push((*index, Place { file, offset: self.at + range.start as u64, len, crc }));
             }
             count += 1;
             if group.len() >= GROUP_BYTES {
@@ -214,17 +224,22 @@ impl Log {
         Ok(count)
     }
 
-    /// Has the disk find room for what comes next. Where there is none now, it is asked again with the next records; nothing is
-    /// lost by it.
+    /// Has the disk find room for what comes next. Where there is none now, it is asked again with
+    /// the next records; nothing is lost by it.
     pub fn look_ahead(&mut self) {
-        let Some(known) = self.ahead.filter(|known| self.at + AHEAD_BYTES / 2 > *known) else { return };
+        let Some(known) = self.ahead.filter(|known| self.at + AHEAD_BYTES / 2 > *known) else {
+            return;
+        };
         // A disk that is nearly full may have room for less.
-        for ahead in
-            [self.at + AHEAD_BYTES, self.at + AHEAD_BYTES / 8].into_iter().filter(|ahead| *ahead > known)
+        for ahead in [self.at + AHEAD_BYTES, self.at + AHEAD_BYTES / 8]
+            .into_iter()
+            .filter(|ahead| *ahead > known)
         {
             match self.file.allocate_ahead(ahead) {
                 Ok(()) => return self.ahead = Some(ahead),
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => return self.ahead = None,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    return self.ahead = None;
+                }
                 Err(_) => {}
             }
         }
@@ -234,8 +249,9 @@ impl Log {
         let len = group.len() - GROUP_HEAD_BYTES;
         // Nobody could read it again.
         if len > GROUP_BYTES_MAX {
-            let text =
-                format!("records of {len} bytes do not fit a group, which has at most {GROUP_BYTES_MAX}");
+            let text = format!(
+                "records of {len} bytes do not fit a group, which has at most {GROUP_BYTES_MAX}"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -249,7 +265,8 @@ impl Log {
         Ok(())
     }
 
-    /// Makes certain all that was written. After an error it is not known what is: the log must not be used any more.
+    /// Makes certain all that was written. After an error it is not known what is: the log must not
+    /// be used any more.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.synced < self.at {
             self.file.sync()?;
@@ -258,7 +275,8 @@ impl Log {
         Ok(())
     }
 
-    /// Notes in the file how far it is synced, if there are records of which it does not say so. Not synced itself.
+    /// Notes in the file how far it is synced, if there are records of which it does not say so.
+    /// Not synced itself.
     pub fn note_synced(&mut self) -> io::Result<()> {
         if self.noted >= self.records_end || self.synced < self.records_end {
             return Ok(());
@@ -271,8 +289,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new segment if this one is long enough. All that was written before is certain then. After an error it is not
-    /// known what is: the log must not be used any more.
+    /// Begins a new segment if this one is long enough. All that was written before is certain
+    /// then. After an error it is not known what is: the log must not be used any more.
     pub fn rotate(&mut self) -> io::Result<Rotated> {
         if self.at < self.segment_bytes || self.next == self.first {
             return Ok(Rotated::No);
@@ -300,8 +318,9 @@ impl Log {
         Ok(Rotated::Yes)
     }
 
-    /// Notes in the segment that another follows: after that one is certain to be there, so that it is never missed without
-    /// reason, and before anything is in it, so that it is always missed with reason.
+    /// Notes in the segment that another follows: after that one is certain to be there, so that it
+    /// is never missed without reason, and before anything is in it, so that it is always missed
+    /// with reason.
     fn end_segment(&mut self) -> io::Result<()> {
         let mut group = vec![0; GROUP_HEAD_BYTES];
         self.seal_group(&mut group, CONTINUED)?;
@@ -368,7 +387,8 @@ impl Log {
     }
 }
 
-/// Makes a segment. Its name is not certain before the directory is synced. After an error it has none.
+/// Makes a segment. Its name is not certain before the directory is synced. After an error it has
+/// none.
 fn new_segment(disk: &dyn Disk, owner: Owner, first: u64) -> io::Result<Box<dyn DiskFile>> {
     let path = FileNo::log(first).path();
     let new = format!("{path}{NEW}");
@@ -388,7 +408,8 @@ fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// The checksum of a group: over its head and records, and over the segment it belongs to, so that it is good nowhere else.
+/// The checksum of a group: over its head and records, and over the segment it belongs to, so that
+/// it is good nowhere else.
 fn group_crc(owner: Owner, first: u64, group: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(owner.dir.as_bytes());
@@ -443,7 +464,6 @@ pub struct Segment<'a> {
 pub struct Logged {
     /// Its place in the order.
     pub index: Index,
-    /// It.
     pub entry: Entry,
     /// Its payload's place.
     pub place: Option<Place>,
@@ -457,7 +477,9 @@ impl<'a> Segment<'a> {
         let file = disk.open(&path, How::Read).map_err(failed)?;
         let number = expect_header(disk, &path, &*file, Kind::Log, owner)?;
         if number != first {
-            let what = format!("its name says that it begins with record {first}, and its header {number}");
+            let what = format!(
+                "its name says that it begins with record {first}, and its header {number}"
+            );
             return Err(StoreError::damage(disk, &path, 28, what));
         }
         let len = file.len().map_err(failed)?;
@@ -480,7 +502,8 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The next record. `None` at the end, or where something is that cannot be read: [`Segment::tail`] tells which.
+    /// The next record. `None` at the end, or where something is that cannot be read:
+    /// [`Segment::tail`] tells which.
     pub fn next(&mut self, names: &mut Names) -> Result<Option<Logged>, StoreError> {
         while self.left == 0 {
             match self.read_group(self.at)? {
@@ -497,7 +520,8 @@ impl<'a> Segment<'a> {
             }
         }
         let damage = |at: usize, what: String| {
-            // The checksum of the group is right, so this was written so: by another heft, or by a mistake of ours.
+            // The checksum of the group is right, so this was written so: by another heft, or by a
+            // mistake of ours.
             StoreError::damage(self.disk, &self.path, self.at + at as u64, what)
         };
         let start = self.entry + 4;
@@ -507,8 +531,8 @@ impl<'a> Segment<'a> {
         let Some(bytes) = bytes else {
             return Err(damage(self.entry, "a record is longer than its group".to_owned()));
         };
-        let entry =
-            codec::get_entry(bytes, names).map_err(|error| damage(start + error.at, error.what.clone()))?;
+        let entry = codec::get_entry(bytes, names)
+            .map_err(|error| damage(start + error.at, error.what.clone()))?;
         let place = entry.attached.as_ref().map(|attached| Place {
             file: FileNo::log(self.first),
             offset: self.at + (start + attached.payload.start) as u64,
@@ -536,7 +560,8 @@ impl<'a> Segment<'a> {
         Ok(Some(head.count))
     }
 
-    /// The group there, if it is good and its head is such as it should be. Its records are read only then.
+    /// The group there, if it is good and its head is such as it should be. Its records are read
+    /// only then.
     fn group_at(
         &mut self,
         at: u64,
@@ -565,16 +590,17 @@ impl<'a> Segment<'a> {
         if torn > 0
             && let Some(later) = self.find_synced_beyond(at)?
         {
-            let what =
-                format!("the group of record {next} is not as it was written, and record {later} follows it");
+            let what = format!(
+                "the group of record {next} is not as it was written, and record {later} follows it"
+            );
             return Err(StoreError::damage(self.disk, &self.path, at, what));
         }
         let Segment { first, noted, records_end, continued, .. } = *self;
         Ok(Tail { first, at, next, noted, records_end, torn, continued })
     }
 
-    /// After the last record of a segment that is followed by another, which begins with record `follows`: an error unless it
-    /// ends right before it.
+    /// After the last record of a segment that is followed by another, which begins with record
+    /// `follows`: an error unless it ends right before it.
     pub fn expect_end(&mut self, follows: u64) -> Result<(), StoreError> {
         let Tail { at, next, torn, continued, .. } = self.tail()?;
         // The mark that another segment follows may be torn. There is no record in it.
@@ -587,20 +613,24 @@ impl<'a> Segment<'a> {
         let what = if torn > 0 {
             format!("the group of record {next} is not as it was written, and another file follows")
         } else if next < follows {
-            format!("it ends before record {next}, and the file behind it begins with record {follows}")
+            format!(
+                "it ends before record {next}, and the file behind it begins with record {follows}"
+            )
         } else {
             format!("record {follows} is in it, and the file behind it begins with that one")
         };
         Err(StoreError::damage(self.disk, &self.path, at, what))
     }
 
-    /// A good group somewhere behind `at` that was written when the file was synced beyond it: gives its first record.
+    /// A good group somewhere behind `at` that was written when the file was synced beyond it:
+    /// gives its first record.
     fn find_synced_beyond(&mut self, at: u64) -> Result<Option<u64>, StoreError> {
         let mut window = vec![0; 1 << 20];
         let mut from = at + 1;
         while from + GROUP_HEAD_BYTES as u64 <= self.len {
             let read = self.file.read_at(from, &mut window);
-            let read = read.map_err(|error| StoreError::io("read", self.disk, &self.path, error))?;
+            let read =
+                read.map_err(|error| StoreError::io("read", self.disk, &self.path, error))?;
             let seen = window.get(..read).unwrap_or_default();
             let hits: Vec<u64> = seen
                 .windows(GROUP.len())

@@ -1,5 +1,6 @@
-//! The map beside a blob's file: what the blob is, which of its chunks are here, how long each is and what it hashes to, and, once
-//! all of it is certain, the seal. Every part has a checksum of its own, so what is damaged can be told from the rest.
+//! The map beside a blob's file: what the blob is, which of its chunks are here, how long each is
+//! and what it hashes to, and, once all of it is certain, the seal. Every part has a checksum of
+//! its own, so what is damaged can be told from the rest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -79,7 +80,9 @@ fn about(blob: Uuid, open: &Open) -> Vec<u8> {
 
 /// Bytes of the whole map.
 pub fn bytes(open: &Open) -> u64 {
-    entry_at(u32::try_from(open.size.div_ceil(u64::from(open.chunk_bytes.max(1)))).unwrap_or(u32::MAX))
+    entry_at(
+        u32::try_from(open.size.div_ceil(u64::from(open.chunk_bytes.max(1)))).unwrap_or(u32::MAX),
+    )
 }
 
 /// Where the entry of a chunk is.
@@ -136,8 +139,10 @@ impl Map {
             .get(ABOUT_AT..)
             .and_then(|about| about.split_first_chunk::<4>())
             .ok_or_else(|| bad("what the blob is, is cut off"))?;
-        let (crc, rest) = rest.split_first_chunk::<4>().ok_or_else(|| bad("what the blob is, is cut off"))?;
-        let message = usize::try_from(u32::from_be_bytes(*len)).ok().and_then(|len| rest.get(..len));
+        let (crc, rest) =
+            rest.split_first_chunk::<4>().ok_or_else(|| bad("what the blob is, is cut off"))?;
+        let message =
+            usize::try_from(u32::from_be_bytes(*len)).ok().and_then(|len| rest.get(..len));
         let message = message.ok_or_else(|| bad("what the blob is, is cut off"))?;
         if salted(blob, 0, message) != u32::from_be_bytes(*crc) {
             return Err(bad("the checksum of what the blob is, is wrong"));
@@ -213,7 +218,12 @@ fn read_seal(blob: Uuid, bytes: &[u8]) -> Option<Option<Digest>> {
 }
 
 /// The same for the entry of a chunk.
-fn read_entry(blob: Uuid, index: u32, chunk_bytes: u32, bytes: &[u8]) -> Option<Option<(ChunkHead, u32)>> {
+fn read_entry(
+    blob: Uuid,
+    index: u32,
+    chunk_bytes: u32,
+    bytes: &[u8],
+) -> Option<Option<(ChunkHead, u32)>> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Some(None);
     }
@@ -227,6 +237,7 @@ fn read_entry(blob: Uuid, index: u32, chunk_bytes: u32, bytes: &[u8]) -> Option<
     let mut number = || numbers.next().map(|field| u32::from_be_bytes(*field));
     let (len, raw_len, crc_sent, crc_raw) = (number()?, number()?, number()?, number()?);
     let offset = u64::from(index) * u64::from(chunk_bytes);
-    let head = ChunkHead { offset, raw_len, crc_sent, crc_raw, codec: Codec::try_from(codec).ok()? };
+    let head =
+        ChunkHead { offset, raw_len, crc_sent, crc_raw, codec: Codec::try_from(codec).ok()? };
     (len <= chunk_bytes).then_some(Some((head, len)))
 }

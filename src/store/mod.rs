@@ -1,7 +1,8 @@
-//! What outlives the leader: the log, its snapshots and the blobs, in files that say what they are and can be checked.
+//! What outlives the leader: the log, its snapshots and the blobs, in files that say what they are
+//! and can be checked.
 //!
-//! Everything goes through [`disk::Disk`]; nothing in here has a thread or a clock. Drivers run it on threads of their own,
-//! tests over a disk that fails.
+//! Everything goes through [`disk::Disk`]; nothing in here has a thread or a clock. Drivers run it
+//! on threads of their own, tests over a disk that fails.
 
 pub mod blobs;
 pub mod codec;
@@ -9,11 +10,11 @@ pub mod disk;
 pub mod format;
 pub mod journal;
 pub mod log;
-pub mod verify;
 pub mod map;
 pub mod replay;
 pub mod snapshot;
 pub mod space;
+pub mod verify;
 
 use std::collections::HashMap;
 use std::io;
@@ -31,7 +32,6 @@ use replay::{Files, Loaded, Replay, UpTo};
 /// A data directory, ready to go on with.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its log.
     pub journal: Journal,
     /// What the log says.
     pub replay: Replay,
@@ -39,12 +39,14 @@ pub struct Opened {
     pub owner: Owner,
     /// The blobs that have files.
     pub blobs: Vec<blobs::Found>,
-    /// The requests of jobs that were announced and not taken: they name inputs that may not have come at all.
+    /// The requests of jobs that were announced and not taken: they name inputs that may not have
+    /// come at all.
     pub requests: HashMap<JobId, Vec<u8>>,
 }
 
-/// Opens the data directory of a node, or makes it: reads the newest good snapshot and the log behind it, cuts what was not
-/// finished, and says so. What is damaged is found before anything is changed.
+/// Opens the data directory of a node, or makes it: reads the newest good snapshot and the log
+/// behind it, cuts what was not finished, and says so. What is damaged is found before anything is
+/// changed.
 pub fn open(
     disk: &Arc<dyn Disk>,
     node: i32,
@@ -55,7 +57,8 @@ pub fn open(
         Some(owner) => owner,
         None => {
             let owner = Owner { node, dir: new_dir };
-            disk.make_dir(CONSENSUS).map_err(|error| StoreError::io("make", &**disk, CONSENSUS, error))?;
+            disk.make_dir(CONSENSUS)
+                .map_err(|error| StoreError::io("make", &**disk, CONSENSUS, error))?;
             // The owner comes last: where there is one, there has been a log.
             Log::begin(disk.clone(), owner, segment_bytes, 1)?;
             format::claim(&**disk, owner)?;
@@ -63,7 +66,8 @@ pub fn open(
         }
     };
     let files = Files::list(&**disk)?;
-    let Loaded { replay, tail, bad_snapshots, snapshot, .. } = replay::load(&**disk, owner, UpTo::End)?;
+    let Loaded { replay, tail, bad_snapshots, snapshot, .. } =
+        replay::load(&**disk, owner, UpTo::End)?;
     let Some(tail) = tail else { return Err(format::missing(&**disk, 1, None)) };
     let requests = requests(&**disk, &replay)?;
     let (blobs, unfinished) = blobs::scan(&**disk, owner)?;
@@ -79,7 +83,7 @@ pub fn open(
     let log = Log::go_on(disk.clone(), owner, segment_bytes, &tail)?;
     put_aside(&**disk, &files, &bad_snapshots, snapshot)?;
     unfinished.iter().try_for_each(|name| remove(&**disk, &format!("{}/{name}", blobs::BLOBS)))?;
-    // An earlier life may have been killed before it could.
+    // A previous run may have been killed before it could.
     disk.sync_dir(CONSENSUS).map_err(|error| StoreError::io("sync", &**disk, CONSENSUS, error))?;
     let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
     let journal = Journal::new(log, disk.clone(), owner, finished, snapshot.unwrap_or(0));
@@ -100,7 +104,8 @@ fn requests(disk: &dyn Disk, replay: &Replay) -> Result<HashMap<JobId, Vec<u8>>,
     Ok(requests)
 }
 
-/// Removes what was not finished, and puts snapshots aside that are newer than the one that could be read.
+/// Removes what was not finished, and puts snapshots aside that are newer than the one that could
+/// be read.
 fn put_aside(
     disk: &dyn Disk,
     files: &Files,
@@ -109,10 +114,14 @@ fn put_aside(
 ) -> Result<(), StoreError> {
     files.unfinished.iter().try_for_each(|name| remove(disk, &format!("{CONSENSUS}/{name}")))?;
     for error in bad {
-        tracing::error!("a snapshot cannot be used, an older one and the log are read instead: {error}");
+        tracing::error!(
+            "a snapshot cannot be used, an older one and the log are read instead: {error}"
+        );
     }
-    let bad =
-        files.snapshots.iter().filter(|index| !bad.is_empty() && good.is_none_or(|good| **index > good));
+    let bad = files
+        .snapshots
+        .iter()
+        .filter(|index| !bad.is_empty() && good.is_none_or(|good| **index > good));
     for index in bad {
         let path = FileNo::snapshot(*index).path();
         let aside = format!("{path}.bad");

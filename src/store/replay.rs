@@ -1,5 +1,6 @@
-//! What a log says: the state after its records, and which payloads and blobs that state still needs. Recovery, snapshots and the
-//! tools all go through here, so a snapshot is what recovery would have made of the same records.
+//! What a log says: the state after its records, and which payloads and blobs that state still
+//! needs. Recovery, snapshots and the tools all go through here, so a snapshot is what recovery
+//! would have made of the same records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +40,6 @@ pub struct Held {
 /// The state after a record, with all that it needs.
 #[derive(Debug, Default)]
 pub struct Replay {
-    /// The state.
     pub state: State,
     /// The last record that is in it.
     pub index: Index,
@@ -88,12 +88,14 @@ impl Replay {
         }
     }
 
-    /// A job may have ended: then its request is not needed any more, unless it is dead and may run again.
+    /// A job may have ended: then its request is not needed any more, unless it is dead and may run
+    /// again.
     fn ended(&mut self, id: JobId) {
         let is_needed = self.state.job(id).is_some_and(|job| match job.phase {
-            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Dead { .. } => {
-                true
-            }
+            Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. }
+            | Phase::Dead { .. } => true,
             Phase::Done { .. } => false,
         });
         if !is_needed {
@@ -141,7 +143,8 @@ impl Files {
     /// Looks what there is.
     pub fn list(disk: &dyn Disk) -> Result<Self, StoreError> {
         let mut files = Files::default();
-        let found = disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
+        let found =
+            disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
         for found in found {
             match FileNo::from_name(&found.name) {
                 Some(file) if file.kind() == Kind::Snapshot => files.snapshots.push(file.number()),
@@ -163,7 +166,6 @@ impl Files {
 /// How far to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpTo {
-    /// Everything.
     End,
     /// Some of the segments.
     Segment {
@@ -172,14 +174,12 @@ pub enum UpTo {
         /// Snapshots after this record are left out.
         snapshot: u64,
     },
-    /// This record.
     Record(u64),
 }
 
 /// What was read, and what was found on the way.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The state.
     pub replay: Replay,
     /// The end of the log, if it was read to its end and there is one.
     pub tail: Option<Tail>,
@@ -221,7 +221,9 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
     let segments = files.behind(begun_at);
     match (segments.first(), from, bad_snapshots.pop()) {
         // Without the snapshot there is a gap: its damage is the news.
-        (first, _, Some(bad)) if first.is_none_or(|first| *first > begun_at + 1) => return Err(bad),
+        (first, _, Some(bad)) if first.is_none_or(|first| *first > begun_at + 1) => {
+            return Err(bad);
+        }
         (None, Some(snapshot), _) => {
             let (root, file) = (disk.root(), full(disk, &FileNo::snapshot(snapshot).path()));
             return Err(StoreError::SnapshotAhead { root, file, snapshot, log: 0 });
@@ -256,7 +258,8 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         }
         if let Some(follows) = segments.get(place + 1) {
             if let Err(error) = segment.expect_end(*follows) {
-                // What is missing was cut, as there was a snapshot: that it cannot be read is the news.
+                // What is missing was cut, as there was a snapshot: that it cannot be read is the
+                // news.
                 let is_gap = matches!(error, StoreError::MissingSegment { .. });
                 return Err(bad_snapshots.pop().filter(|_| is_gap).unwrap_or(error));
             }
@@ -272,12 +275,18 @@ pub fn load(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreE
         && next <= snapshot
     {
         let (root, file) = (disk.root(), full(disk, &FileNo::snapshot(snapshot).path()));
-        return Err(StoreError::SnapshotAhead { root, file, snapshot, log: next.saturating_sub(1) });
+        return Err(StoreError::SnapshotAhead {
+            root,
+            file,
+            snapshot,
+            log: next.saturating_sub(1),
+        });
     }
     Ok(Loaded { replay, tail, snapshot: from, bad_snapshots, records })
 }
 
-/// The files that nothing needs, given that the newest two snapshots may be begun with. `None` if that cannot be told.
+/// The files that nothing needs, given that the newest two snapshots may be begun with. `None` if
+/// that cannot be told.
 pub fn unneeded(disk: &Arc<dyn Disk>, owner: Owner) -> Result<Vec<FileNo>, StoreError> {
     let files = Files::list(&**disk)?;
     let mut needed: Vec<FileNo> = Vec::new();

@@ -1,18 +1,21 @@
 //! Snapshots: the state after a record, so that the records before it need not be read again.
 //!
-//! A snapshot is made from the last one and the segments that are finished, by whoever has time: the leader goes on meanwhile. It
-//! is written beside, synced and given its name. Payloads stay in the segments they were written to; where little of a
-//! file is still needed, that little is copied into the snapshot, and the file can go.
+//! A snapshot is made from the last one and the segments that are finished, by whoever has time:
+//! the leader goes on meanwhile. It is written beside, synced and given its name. Payloads stay in
+//! the segments they were written to; where little of a file is still needed, that little is copied
+//! into the snapshot, and the file can go.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use super::codec::{self, Names, Reader, put_bool, put_len, put_str, put_u8, put_u32, put_u64, put_uuid};
+use super::codec::{
+    self, Names, Reader, put_bool, put_len, put_str, put_u8, put_u32, put_u64, put_uuid,
+};
 use super::disk::{Disk, DiskFile, How, read_exact};
 use super::format::{
-    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header, read_place,
-    settle_new,
+    CONSENSUS, FileNo, HEADER_BYTES, Kind, NEW, Owner, Place, StoreError, expect_header, header,
+    read_place, settle_new,
 };
 use super::replay::{Held, Key, Replay, UpTo, load};
 use crate::core::dataset::Dataset;
@@ -20,7 +23,8 @@ use crate::core::ids::{CacheId, ClientId, Index, JobId, Micros, ResultId};
 use crate::core::job::Job;
 use crate::core::state::State;
 
-/// Bytes before the body of a block: kind, three of nothing, length, checksum of the body, checksum of the head.
+/// Bytes before the body of a block: kind, three of nothing, length, checksum of the body, checksum
+/// of the head.
 const BLOCK_HEAD_BYTES: usize = 16;
 
 /// A block is written when it has so many bytes.
@@ -29,7 +33,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// No block is longer: one payload more than fits.
 const BLOCK_BYTES_MAX: usize = 32 << 20;
 
-/// A file of whose bytes so many or more are needed, in a hundred, stays. From others what is needed is copied.
+/// A file of whose bytes so many or more are needed, in a hundred, stays. From others what is
+/// needed is copied.
 const NEEDED_PERCENT_MIN: u64 = 50;
 
 const SUMMARY: u8 = 1;
@@ -49,12 +54,12 @@ pub struct Report {
     pub index: u64,
     /// Payloads that lie in it now, where they were and where they are.
     pub moved: Vec<(Key, Place, Place)>,
-    /// Its bytes.
     pub bytes: u64,
 }
 
-/// Makes a snapshot of all that is in the segments before `open_segment`, if that is more than the last one has. It begins with
-/// one that stands at `known` or before: of a later one nobody was told where its payloads lie.
+/// Makes a snapshot of all that is in the segments before `open_segment`, if that is more than the
+/// last one has. It begins with one that stands at `known` or before: of a later one nobody was
+/// told where its payloads lie.
 pub fn make(
     disk: &dyn Disk,
     owner: Owner,
@@ -79,9 +84,13 @@ fn write(disk: &dyn Disk, owner: Owner, mut replay: Replay) -> Result<Report, St
     let index = replay.index.0;
     let sparse = sparse_files(disk, &replay)?;
     let mut writer = Writer::new(disk, owner, index)?;
-    // What stays where it is has to be known before the rest is written, and is all that does not move.
-    let pins: BTreeSet<FileNo> =
-        replay.held().map(|(_, held)| held.place.file).filter(|file| !sparse.contains(file)).collect();
+    // What stays where it is has to be known before the rest is written, and is all that does not
+    // move.
+    let pins: BTreeSet<FileNo> = replay
+        .held()
+        .map(|(_, held)| held.place.file)
+        .filter(|file| !sparse.contains(file))
+        .collect();
     writer.summary(&replay, &pins)?;
     let to_move = lying_in(&replay, &sparse);
     let mut moved = Vec::with_capacity(to_move.len());
@@ -132,22 +141,28 @@ impl<'a> From<'a> {
     }
 }
 
-/// Files of which little is needed any more, and that can be read: what is damaged stays where it is, so that it can be said
-/// where that was.
+/// Files of which little is needed any more, and that can be read: what is damaged stays where it
+/// is, so that it can be said where that was.
 fn sparse_files(disk: &dyn Disk, replay: &Replay) -> Result<BTreeSet<FileNo>, StoreError> {
     let mut needed: HashMap<FileNo, u64> = HashMap::new();
     for (_, held) in replay.held() {
         *needed.entry(held.place.file).or_default() += u64::from(held.place.len);
     }
-    let found = disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
-    let lens: HashMap<FileNo, u64> =
-        found.iter().filter_map(|found| Some((FileNo::from_name(&found.name)?, found.len))).collect();
+    let found =
+        disk.list(CONSENSUS).map_err(|error| StoreError::io("list", disk, CONSENSUS, error))?;
+    let lens: HashMap<FileNo, u64> = found
+        .iter()
+        .filter_map(|found| Some((FileNo::from_name(&found.name)?, found.len)))
+        .collect();
     let is_sparse = |file: &FileNo, needed: u64| {
         let len = lens.get(file).copied().unwrap_or_default();
         needed.saturating_mul(100) < len.saturating_mul(NEEDED_PERCENT_MIN)
     };
-    let mut sparse: BTreeSet<FileNo> =
-        needed.into_iter().filter(|(file, needed)| is_sparse(file, *needed)).map(|(file, _)| file).collect();
+    let mut sparse: BTreeSet<FileNo> = needed
+        .into_iter()
+        .filter(|(file, needed)| is_sparse(file, *needed))
+        .map(|(file, _)| file)
+        .collect();
     let mut from = From::new(disk);
     for (key, place) in lying_in(replay, &sparse) {
         match from.read(&place) {
@@ -215,7 +230,8 @@ impl<'a> Writer<'a> {
         }
         self.block_if_any(CAPS)?;
         let state = &replay.state;
-        for dataset in state.datasets().filter(|dataset| state.staged_for(&dataset.cache).is_none()) {
+        for dataset in state.datasets().filter(|dataset| state.staged_for(&dataset.cache).is_none())
+        {
             codec::put_dataset(dataset, &mut self.body);
             self.block_if_full(DATASETS)?;
         }
@@ -307,7 +323,12 @@ fn head_crc(owner: Owner, index: u64, number: u64, head: &[u8]) -> u32 {
 }
 
 /// Reads the snapshot after this record.
-pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Result<Replay, StoreError> {
+pub fn read(
+    disk: &dyn Disk,
+    owner: Owner,
+    index: u64,
+    names: &mut Names,
+) -> Result<Replay, StoreError> {
     let mut blocks = Blocks::open(disk, owner, index)?;
     let mut summary: Option<Summary> = None;
     let (mut jobs, mut caps): (Vec<Job>, Vec<(ClientId, u32)>) = (Vec::new(), Vec::new());
@@ -319,7 +340,9 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
         let mut reader = Reader::new(&blocks.body);
         let read = match kind {
             SUMMARY => Summary::read(&mut reader).map(|read| summary = Some(read)),
-            JOBS => read_all(&mut reader, |reader| codec::get_job(reader, names).map(|job| jobs.push(job))),
+            JOBS => read_all(&mut reader, |reader| {
+                codec::get_job(reader, names).map(|job| jobs.push(job))
+            }),
             CAPS => read_all(&mut reader, |reader| {
                 let client = ClientId(reader.str()?.into());
                 caps.push((client, reader.u32()?));
@@ -351,7 +374,8 @@ pub fn read(disk: &dyn Disk, owner: Owner, index: u64, names: &mut Names) -> Res
             break;
         }
     }
-    let Some(summary) = summary.filter(|summary| is_whole && summary.jobs == jobs.len() as u64) else {
+    let Some(summary) = summary.filter(|summary| is_whole && summary.jobs == jobs.len() as u64)
+    else {
         return Err(blocks.damage(0, "it does not come to its end".to_owned()));
     };
     replay.state = State::restore(jobs, caps, datasets, removed, summary.seq);
@@ -389,7 +413,8 @@ struct Summary {
 
 impl Summary {
     fn read(reader: &mut Reader<'_>) -> Result<Self, codec::CodecError> {
-        let (jobs, seq, latest, last_result) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
+        let (jobs, seq, latest, last_result) =
+            (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
         let count = reader.u32()?;
         let mut pins = Vec::new();
         for _ in 0..count {
@@ -415,7 +440,10 @@ fn read_held(reader: &mut Reader<'_>, replay: &mut Replay) -> Result<(), codec::
         1 => Key::Input(JobId(reader.uuid()?)),
         2 => Key::Result(ResultId(reader.u64()?)),
         other => {
-            return Err(codec::CodecError { at, what: format!("{other} is no kind of payload") });
+            return Err(codec::CodecError {
+                at,
+                what: format!("{other} is not a kind of payload"),
+            });
         }
     };
     let from_ours = reader.bool()?;
@@ -456,12 +484,24 @@ impl<'a> Blocks<'a> {
         let file = disk.open(&path, How::Read).map_err(failed)?;
         let number = expect_header(disk, &path, &*file, Kind::Snapshot, owner)?;
         if number != index {
-            let what = format!("its name says that it stands at record {index}, and its header {number}");
+            let what =
+                format!("its name says that it stands at record {index}, and its header {number}");
             return Err(StoreError::damage(disk, &path, 28, what));
         }
         let len = file.len().map_err(failed)?;
         let at = HEADER_BYTES as u64;
-        Ok(Blocks { disk, owner, index, path, file, len, block_at: at, at, number: 0, body: Vec::new() })
+        Ok(Blocks {
+            disk,
+            owner,
+            index,
+            path,
+            file,
+            len,
+            block_at: at,
+            at,
+            number: 0,
+            body: Vec::new(),
+        })
     }
 
     fn damage(&self, at: usize, what: String) -> StoreError {
@@ -469,7 +509,8 @@ impl<'a> Blocks<'a> {
         StoreError::damage(self.disk, &self.path, offset, what)
     }
 
-    /// The kind of the next block; its body is read, unless it is of payloads, which are checked when they are needed.
+    /// The kind of the next block; its body is read, unless it is of payloads, which are checked
+    /// when they are needed.
     fn next(&mut self, with_payloads: bool) -> Result<Option<u8>, StoreError> {
         self.block_at = self.at;
         if self.at == self.len {
@@ -497,7 +538,8 @@ impl<'a> Blocks<'a> {
         self.body.clear();
         if kind != PAYLOADS || with_payloads {
             self.body.resize(len, 0);
-            read_exact(&*self.file, self.at + BLOCK_HEAD_BYTES as u64, &mut self.body).map_err(failed)?;
+            read_exact(&*self.file, self.at + BLOCK_HEAD_BYTES as u64, &mut self.body)
+                .map_err(failed)?;
             if body_crc != crc32fast::hash(&self.body).to_be_bytes() {
                 let at = self.at + BLOCK_HEAD_BYTES as u64;
                 return Err(StoreError::damage(

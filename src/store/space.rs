@@ -1,5 +1,5 @@
-//! How much of the disk is free, and how much of that is kept back: the log has to go on when uploads have taken all the rest, so
-//! that jobs can end, be cancelled and give back their place.
+//! How much of the disk is free, and how much of that is kept back: the log has to go on when
+//! uploads have taken all the rest, so that jobs can end, be cancelled and give back their place.
 
 use super::blobs::Class;
 use super::log::AHEAD_BYTES;
@@ -39,8 +39,8 @@ impl Reserve {
         }
     }
 
-    /// What is kept free from blobs of a class. Uploads may use none of the reserve. Parts of results may use half of it: they end
-    /// jobs, whose inputs make room.
+    /// What is kept free from blobs of a class. Uploads may use none of the reserve. Parts of
+    /// results may use half of it: they end jobs, whose inputs make room.
     pub fn kept_from(self, class: Class, total: u64) -> u64 {
         match class {
             Class::Upload => self.of(total),
@@ -102,7 +102,11 @@ mod tests {
         let most = |class| Reserve::Bytes(10 << 20).room_at_most(class, 100 << 20);
         assert_eq!((most(Class::Upload), most(Class::Result)), (90 << 20, 87 << 20));
         assert_eq!(Reserve::Auto.room_at_most(Class::Result, 1 << 20), 0);
-        let text = Reserve::Auto.why_short(Class::Upload, Space { free: 5 << 20, total: 64 << 20 }, 9 << 20);
+        let text = Reserve::Auto.why_short(
+            Class::Upload,
+            Space { free: 5 << 20, total: 64 << 20 },
+            9 << 20,
+        );
         assert!(text.contains("5 MiB free of 64 MiB") && text.contains("--disk-reserve"), "{text}");
     }
 }

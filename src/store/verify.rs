@@ -1,5 +1,5 @@
-//! Parts of datasets as they lie on the disk: a manifest is read, and of a pack every piece is checked against its BLAKE3. It
-//! happens where the files are, away from the leader's thread.
+//! Parts of datasets as they lie on the disk: a manifest is read, and of a pack every piece is
+//! checked against its BLAKE3. It happens where the files are, away from the leader's thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub enum VerifyRequest {
     Manifest,
     /// A pack with this list: all chunks of it are looked at, and every piece is checked.
     Pack(Arc<Layout>),
-    /// A pack of this size that was checked before: its last chunks are looked at, and its list is read.
+    /// A pack of this size that was checked before: its last chunks are looked at, and its list is
+    /// read.
     PackList(u64),
     /// A pack: these pieces of it are read, and checked.
     Pieces(Box<WantedPieces>),
@@ -62,9 +63,7 @@ pub const LIST_CHUNKS_MAX: usize = 2;
 /// What it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    /// A manifest.
     Manifest(Box<Manifest>),
-    /// A pack.
     Pack(Arc<Layout>),
     /// Pieces of a pack, or why they cannot be had.
     Pieces {
@@ -77,7 +76,6 @@ pub enum Verified {
     Bytes {
         /// What they are for.
         reader: Uuid,
-        /// Their bytes.
         found: Result<Vec<u8>, String>,
     },
 }
@@ -100,8 +98,13 @@ pub(super) struct Verifier {
 impl Verifier {
     pub(super) fn new(at: VerifyRequest) -> Self {
         let found = match &at {
-            VerifyRequest::Pieces(wanted) => wanted.pieces.iter().map(|(piece, _)| (*piece, Vec::new())).collect(),
-            VerifyRequest::Manifest | VerifyRequest::Pack(_) | VerifyRequest::PackList(_) | VerifyRequest::Bytes { .. } => Vec::new(),
+            VerifyRequest::Pieces(wanted) => {
+                wanted.pieces.iter().map(|(piece, _)| (*piece, Vec::new())).collect()
+            }
+            VerifyRequest::Manifest
+            | VerifyRequest::Pack(_)
+            | VerifyRequest::PackList(_)
+            | VerifyRequest::Bytes { .. } => Vec::new(),
         };
         let mut looker = Verifier {
             found,
@@ -120,7 +123,8 @@ impl Verifier {
     /// The next chunk, as it was sent.
     pub(super) fn feed(&mut self, head: &ChunkHead, sent: &[u8]) -> Result<(), String> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let raw = head.raw(sent, &mut self.inflater, &mut scratch).map_err(|error| error.to_string())?;
+        let raw =
+            head.raw(sent, &mut self.inflater, &mut scratch).map_err(|error| error.to_string())?;
         let fed = match &self.at {
             VerifyRequest::Manifest | VerifyRequest::PackList(_) | VerifyRequest::Bytes { .. } => {
                 self.bytes.extend_from_slice(raw);
@@ -177,9 +181,11 @@ impl Verifier {
                 if is_whole { Ok(Verified::Pack(layout)) } else { Err(wrong(PackError::Footer)) }
             }
             VerifyRequest::PackList(size) => {
-                let footer = self.bytes.last_chunk::<FOOTER_BYTES>().ok_or(wrong(PackError::Footer))?;
+                let footer =
+                    self.bytes.last_chunk::<FOOTER_BYTES>().ok_or(wrong(PackError::Footer))?;
                 let len = Layout::tail_bytes(footer).map_err(wrong)?;
-                let tail = self.bytes.len().checked_sub(len).and_then(|start| self.bytes.get(start..));
+                let tail =
+                    self.bytes.len().checked_sub(len).and_then(|start| self.bytes.get(start..));
                 let layout = Layout::from_tail(tail.unwrap_or_default(), size).map_err(wrong)?;
                 Ok(Verified::Pack(Arc::new(layout)))
             }
@@ -191,14 +197,17 @@ impl Verifier {
                 };
                 Ok(Verified::Pieces { reader: wanted.reader, found })
             }
-            VerifyRequest::Bytes { reader } => Ok(Verified::Bytes { reader, found: Ok(self.bytes) }),
+            VerifyRequest::Bytes { reader } => {
+                Ok(Verified::Bytes { reader, found: Ok(self.bytes) })
+            }
         }
     }
 }
 
 /// What of bytes at an offset lies in a range.
 fn overlap<'a>(offset: u64, bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
-    let place = |at: u64| usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
+    let place =
+        |at: u64| usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
     bytes.get(place(range.start)..place(range.end)).unwrap_or_default()
 }
 
@@ -225,8 +234,14 @@ mod tests {
     #[test]
     fn a_pack_is_what_its_list_says_or_refused() {
         let (layout, bytes) = pack();
-        assert_eq!(look(VerifyRequest::Pack(layout.clone()), &bytes), Ok(Verified::Pack(layout.clone())));
-        assert_eq!(look(VerifyRequest::PackList(layout.size()), &bytes), Ok(Verified::Pack(layout.clone())));
+        assert_eq!(
+            look(VerifyRequest::Pack(layout.clone()), &bytes),
+            Ok(Verified::Pack(layout.clone()))
+        );
+        assert_eq!(
+            look(VerifyRequest::PackList(layout.size()), &bytes),
+            Ok(Verified::Pack(layout.clone()))
+        );
         for at in [0, 699_999, 1_099_999, 1_100_002, bytes.len() - 100, bytes.len() - 1] {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1;
@@ -242,9 +257,13 @@ mod tests {
         let (layout, bytes) = pack();
         let reader = Uuid::from_u128(1);
         let places = [1usize, 2, 3];
-        let pieces: Vec<_> = places.map(|at| (layout.pieces()[at], layout.range(at).unwrap())).into();
-        let wanted = VerifyRequest::Pieces(Box::new(WantedPieces { reader, pieces: pieces.clone() }));
-        let Verified::Pieces { found, .. } = look(wanted.clone(), &bytes).unwrap() else { panic!("pieces") };
+        let pieces: Vec<_> =
+            places.map(|at| (layout.pieces()[at], layout.range(at).unwrap())).into();
+        let wanted =
+            VerifyRequest::Pieces(Box::new(WantedPieces { reader, pieces: pieces.clone() }));
+        let Verified::Pieces { found, .. } = look(wanted.clone(), &bytes).unwrap() else {
+            panic!("pieces")
+        };
         let lens: Vec<usize> = found.unwrap().iter().map(|(_, bytes)| bytes.len()).collect();
         assert_eq!(lens, [400_000, 5, 900_000]);
         let VerifyRequest::Pieces(last) = &wanted else { panic!("pieces") };
@@ -264,7 +283,10 @@ mod tests {
             builder.file(format!("{file:06}"), [9; 32], vec![piece]);
         }
         let manifest = builder.finish().unwrap();
-        assert_eq!(look(VerifyRequest::Manifest, &manifest.encode()), Ok(Verified::Manifest(Box::new(manifest))));
+        assert_eq!(
+            look(VerifyRequest::Manifest, &manifest.encode()),
+            Ok(Verified::Manifest(Box::new(manifest)))
+        );
         assert!(look(VerifyRequest::Manifest, b"HFMF").is_err());
     }
 }

@@ -1,8 +1,10 @@
-//! One blob that comes: it takes the frames of its transfer, stores what is right, and says what to answer.
+//! One blob that comes: it takes the frames of its transfer, stores what is right, and says what to
+//! answer.
 //!
-//! It lives longer than a connection: after a break its sender opens the transfer again, hears what is here and sends the
-//! rest. It never sends by itself and never waits: answers go to a list that its owner (a worker session, a client
-//! connection) sends, and what a thread has done for it comes back as a [`Report`] through that owner.
+//! It lives longer than a connection: after a break its sender opens the transfer again, hears what
+//! is here and sends the rest. It never sends by itself and never waits: answers go to a list that
+//! its owner (a worker session, a client connection) sends, and what a thread has done for it comes
+//! back as a [`Report`] through that owner.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +24,8 @@ use super::stored::{Done, Fault, Place, Task, Work};
 use crate::peer::OutFrame;
 use crate::wire::Parts;
 
-/// Tells downloads apart that had the same id one after the other, so that no report of one reaches the next.
+/// Tells downloads apart that had the same id one after the other, so that no report of one reaches
+/// the next.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Where a download stands.
@@ -34,7 +37,6 @@ pub enum DownloadState {
     Whole,
     /// It cannot be taken; the sender was told.
     Failed {
-        /// Why.
         reason: Reason,
         /// The same for people.
         text: String,
@@ -57,7 +59,8 @@ pub struct Download {
 }
 
 impl Download {
-    /// A transfer that was opened, into this sink. Reports of threads go to `reports`. [`grant`](Self::grant) is to follow.
+    /// A transfer that was opened, into this sink. Reports of threads go to `reports`.
+    /// [`grant`](Self::grant) is to follow.
     pub fn start(
         id: Uuid,
         open: Open,
@@ -68,8 +71,8 @@ impl Download {
         Ok(Self::with(id, open, incoming, sink, reports))
     }
 
-    /// The same of a blob of which only a part is needed, into a sink that knows what each part must be
-    /// ([`ChunkSink::wrong`]): the digest over the whole blob is not looked at.
+    /// The same of a blob of which only a part is needed, into a sink that knows what each part
+    /// must be ([`ChunkSink::wrong`]): the digest over the whole blob is not looked at.
     pub fn start_by_parts(
         id: Uuid,
         open: Open,
@@ -140,12 +143,14 @@ impl Download {
 
     /// Whether an Open is of the same blob.
     pub fn is_of(&self, open: &Open) -> bool {
-        let blob = |open: &Open| (open.purpose, open.digest, open.chunk_bytes, open.size, open.owner);
+        let blob =
+            |open: &Open| (open.purpose, open.digest, open.chunk_bytes, open.size, open.owner);
         blob(open) == blob(&self.open) && open.name == self.open.name
     }
 
-    /// The transfer is opened again, on another connection or for another attempt. Answers with the first Grant; an Open of
-    /// another blob under the same id is refused, and what is here stays for its own.
+    /// The transfer is opened again, on another connection or for another attempt. Answers with the
+    /// first Grant; an Open of another blob under the same id is refused, and what is here stays
+    /// for its own.
     pub fn reopen(&mut self, open: Open, out: &mut Vec<OutFrame>) {
         if !self.is_of(&open) {
             let text = format!(
@@ -201,7 +206,8 @@ impl Download {
         }
     }
 
-    /// A thread has done something for a download under this id, which may have been an earlier one.
+    /// A thread has done something for a download under this id, which may have been an earlier
+    /// one.
     pub fn on_report(&mut self, report: Report, out: &mut Vec<OutFrame>) {
         if report.serial == self.serial {
             self.on_done_here(Some(report.done), out);
@@ -305,7 +311,8 @@ impl Download {
     }
 }
 
-/// Whether an error says that there is no room for more bytes, on the disk or within what a process may write.
+/// Whether an error says that there is no room for more bytes, on the disk or within what a process
+/// may write.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

@@ -100,9 +100,13 @@ fn chunks_in_any_order_and_codec_make_the_blob_under_every_digest() {
     for kind in KINDS {
         let sink = MemorySink::default();
         let mut scene = Scene::new(5 * CHUNK + 3, kind, sink.clone());
-        for (index, codec) in
-            [(3, Codec::Zstd), (0, Codec::None), (5, Codec::None), (1, Codec::Gzip), (2, Codec::Brotli)]
-        {
+        for (index, codec) in [
+            (3, Codec::Zstd),
+            (0, Codec::None),
+            (5, Codec::None),
+            (1, Codec::Gzip),
+            (2, Codec::Brotli),
+        ] {
             scene.send(index, codec);
         }
         assert_eq!(scene.grants(), 4);
@@ -175,7 +179,8 @@ async fn a_file_is_written_on_a_thread_and_closed_when_it_is_whole() {
     for kind in KINDS {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("in.bin");
-        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let file =
+            std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let mut scene = Scene::new(6 * CHUNK + 1, kind, FileSink::new(file, "in /w"));
         for index in [1, 0, 2, 3] {
             scene.send(index, Codec::Zstd);
@@ -255,7 +260,8 @@ fn a_full_disk_is_said_with_place_bytes_and_next_step() {
         (io::ErrorKind::QuotaExceeded, Reason::DISK_FULL, ": free space there"),
         (io::ErrorKind::PermissionDenied, Reason::IO, ""),
     ] {
-        let mut scene = Scene::new(3 * CHUNK, DigestKind::ChunkList, Full { room: CHUNK as u64, kind });
+        let mut scene =
+            Scene::new(3 * CHUNK, DigestKind::ChunkList, Full { room: CHUNK as u64, kind });
         (0..3).for_each(|index| scene.send(index, Codec::None));
         let Verdict::Failed { reason, text } = scene.verdict() else { panic!() };
         assert_eq!(reason, expected);

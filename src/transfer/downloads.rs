@@ -1,7 +1,7 @@
 //! The blobs that come, by the ids of their transfers: which is whose, on which connection each is
 //! open, and what is here of chunks that are not whole. Owners say where the bytes go, and what it
-//! means that a blob is here, or will not come. Nothing is sent: answers go to a list that the owner
-//! sends.
+//! means that a blob is here, or will not come. Nothing is sent: answers go to a list that the
+//! owner sends.
 
 use std::collections::HashMap;
 
@@ -58,7 +58,6 @@ pub(crate) enum NotTaken {
     Busy {
         /// Those that are.
         under_way: usize,
-        /// The limit.
         open_max: usize,
     },
     /// Its blob cannot be cut into chunks so.
@@ -91,8 +90,8 @@ impl<K> std::fmt::Debug for Downloads<K> {
 }
 
 impl<K> Downloads<K> {
-    /// None yet, and at most so many at a time. Threads report to `reports`, which has to come back by
-    /// [`on_report`](Self::on_report).
+    /// None yet, and at most so many at a time. Threads report to `reports`, which has to come back
+    /// by [`on_report`](Self::on_report).
     pub(crate) fn new(open_max: usize, reports: mpsc::UnboundedSender<Report>) -> Self {
         Downloads { coming: HashMap::new(), parts: Parts::default(), open_max, reports }
     }
@@ -102,13 +101,18 @@ impl<K> Downloads<K> {
         if self.coming.len() < open_max {
             return Ok(());
         }
-        let is_under_way = |coming: &&Coming<K>| *coming.download.state() == DownloadState::Receiving;
+        let is_under_way =
+            |coming: &&Coming<K>| *coming.download.state() == DownloadState::Receiving;
         let under_way = self.coming.values().filter(is_under_way).count();
         if under_way < open_max { Ok(()) } else { Err(NotTaken::Busy { under_way, open_max }) }
     }
 
     /// Takes a transfer, and grants it room. One under the same id is over.
-    pub(crate) fn start(&mut self, opened: Opened<K>, out: &mut Vec<OutFrame>) -> Result<(), NotTaken> {
+    pub(crate) fn start(
+        &mut self,
+        opened: Opened<K>,
+        out: &mut Vec<OutFrame>,
+    ) -> Result<(), NotTaken> {
         self.check_room()?;
         let Opened { id, open, owner, on, sink, not_needed } = opened;
         let reports = self.reports.clone();
@@ -190,7 +194,8 @@ impl<K> Downloads<K> {
 
     fn feed(&mut self, conn: Option<Conn>, id: Uuid, feed: impl FnOnce(&mut Download)) -> Turn {
         let coming = self.coming.get_mut(&id);
-        let Some(Coming { download, .. }) = coming.filter(|coming| conn.is_none_or(|conn| coming.on == conn))
+        let Some(Coming { download, .. }) =
+            coming.filter(|coming| conn.is_none_or(|conn| coming.on == conn))
         else {
             return Turn::Unknown;
         };
@@ -198,7 +203,9 @@ impl<K> Downloads<K> {
         feed(download);
         let turn = match download.state() {
             DownloadState::Receiving => return Turn::Nothing,
-            DownloadState::Whole | DownloadState::Failed { .. } if !was_receiving => return Turn::Nothing,
+            DownloadState::Whole | DownloadState::Failed { .. } if !was_receiving => {
+                return Turn::Nothing;
+            }
             DownloadState::Whole => Turn::Whole,
             DownloadState::Failed { text, .. } => Turn::Failed(text.clone()),
         };

@@ -69,7 +69,11 @@ fn what_another_connection_says_of_a_transfer_does_not_count() {
     assert_eq!(downloads.reopen(1, id(1), open(), &mut out), None);
     assert_eq!(downloads.on_frame(0, &frame(id(1), &done()), &mut out), Ok(Turn::Unknown));
     assert_eq!(downloads.on_frame(1, &frame(id(1), &done()), &mut out), Ok(Turn::Whole));
-    assert_eq!(downloads.on_frame(1, &frame(id(1), &done()), &mut out), Ok(Turn::Nothing), "told once");
+    assert_eq!(
+        downloads.on_frame(1, &frame(id(1), &done()), &mut out),
+        Ok(Turn::Nothing),
+        "told once"
+    );
     assert!(matches!(downloads.on_frame(1, &aborted, &mut out), Ok(Turn::Ended(_))));
     assert_eq!(
         downloads.remove(id(1)).map(|(owner, download)| (owner, download.is_whole())),

@@ -1,8 +1,9 @@
 //! Which chunks of one blob have come, what may still come, and what is wrong with what came.
 //!
-//! Pure: it sees heads and numbers, never bytes. A [`Download`](super::Download) asks it about each frame of its transfer
-//! and tells it what became of each chunk. It never grants more than its window, and every chunk of the window comes back,
-//! whether the chunk was kept, refused, doubled or void.
+//! Pure: it sees heads and numbers, never bytes. A [`Download`](super::Download) asks it about each
+//! frame of its transfer and tells it what became of each chunk. It never grants more than its
+//! window, and every chunk of the window comes back, whether the chunk was kept, refused, doubled
+//! or void.
 
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::message::{Done, Grant, HeldPart, Open, Reason, Verdict, Void};
@@ -10,24 +11,22 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Digest, DigestKind, PlanError, 
 
 use crate::wire::{Receiving, bytes_of};
 
-/// Rounds of asking for chunks again in which no chunk came whole, before the transfer is given up: whoever damages three
-/// times all that was asked for damages it always.
+/// Rounds of asking for chunks again in which no chunk came whole, before the transfer is given up:
+/// whoever damages three times all that was asked for damages it always.
 const VAIN_ROUNDS_MAX: u32 = 3;
 
 /// What a chunk is, by its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// One that is needed. [`Incoming::accept`] or [`Incoming::reject`] has to follow.
-    Wanted {
-        /// Its index.
-        index: u32,
-    },
+    Wanted { index: u32 },
     /// One that is here, or being stored: to be dropped.
     Doubled(
         /// Room for more, if there is some to say.
         Option<Grant>,
     ),
-    /// One that has no place in this blob: to be dropped. What it should have been is asked for at the end.
+    /// One that has no place in this blob: to be dropped. What it should have been is asked for at
+    /// the end.
     Bad(
         /// What is wrong.
         ChunkError,
@@ -35,10 +34,7 @@ pub enum Arrival {
         Option<Grant>,
     ),
     /// More than was granted. The transfer has failed; this is the answer.
-    Uninvited(
-        /// The answer.
-        Verdict,
-    ),
+    Uninvited(Verdict),
     /// Of a transfer that is over: to be dropped.
     Late,
 }
@@ -48,20 +44,16 @@ pub enum Arrival {
 pub enum Ruling {
     /// Chunks are still being stored; the ruling comes with the last of them.
     Later,
-    /// All chunks are here; the digest over their bytes has to be made and told by [`Incoming::on_digest`].
+    /// All chunks are here; the digest over their bytes has to be made and told by
+    /// [`Incoming::on_digest`].
     NeedsDigest,
     /// All is right.
     Whole,
-    /// The digest is wrong for the first time: what is here counts for nothing, and this is to be sent.
-    Again(
-        /// The answer.
-        Verdict,
-    ),
+    /// The digest is wrong for the first time: what is here counts for nothing, and this is to be
+    /// sent.
+    Again(Verdict),
     /// Something is missing, or wrong: to be sent.
-    Answer(
-        /// The answer.
-        Verdict,
-    ),
+    Answer(Verdict),
 }
 
 /// How far it is.
@@ -79,9 +71,11 @@ enum Phase {
 pub struct Incoming {
     came: Receiving,
     digest: DigestKind,
-    /// Whether the sink says what is right, part by part; the digest over the whole blob says nothing where chunks are left out.
+    /// Whether the sink says what is right, part by part; the digest over the whole blob says
+    /// nothing where chunks are left out.
     by_parts: bool,
-    /// Chunks that came and are being stored, with whether they were declared void meanwhile; never more than the window.
+    /// Chunks that came and are being stored, with whether they were declared void meanwhile; never
+    /// more than the window.
     storing: Vec<(u32, bool)>,
     window: u32,
     /// Granted, and not come yet.
@@ -93,7 +87,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// A blob as its sender opened it, of which nothing is here yet. At most `window` chunks will be under way.
+    /// A blob as its sender opened it, of which nothing is here yet. At most `window` chunks will
+    /// be under way.
     pub fn new(open: &Open, window: u32) -> Result<Self, PlanError> {
         let plan = ChunkPlan::new(open.size, open.chunk_bytes)?;
         let window = window.clamp(1, WINDOW_CHUNKS_MAX);
@@ -110,8 +105,8 @@ impl Incoming {
         })
     }
 
-    /// A blob of which only a part is needed: what is not counts as held, and its sink says which parts are right
-    /// ([`on_wrong`](Self::on_wrong)).
+    /// A blob of which only a part is needed: what is not counts as held, and its sink says which
+    /// parts are right ([`on_wrong`](Self::on_wrong)).
     pub fn by_parts(open: &Open, window: u32, not_needed: &Ranges) -> Result<Self, PlanError> {
         let mut incoming = Incoming { by_parts: true, ..Incoming::new(open, window)? };
         incoming.came.leave_out(not_needed);
@@ -149,13 +144,15 @@ impl Incoming {
         self.phase = Phase::Failed;
     }
 
-    /// The first Grant of a connection, or of the next one after a break: what is here, and room for the rest.
+    /// The first Grant of a connection, or of the next one after a break: what is here, and room
+    /// for the rest.
     pub fn first_grant(&mut self) -> Grant {
         if let Phase::Closing(_) = self.phase {
             // Its sender has to say Done again.
             self.phase = Phase::Open;
         }
-        // What was granted on another connection is void; what is being stored gives its room back when it is stored.
+        // What was granted on another connection is void; what is being stored gives its room back
+        // when it is stored.
         self.freed += std::mem::take(&mut self.granted);
         let window = self.grant_freed();
         let (reason, text) = match window {
@@ -171,7 +168,8 @@ impl Incoming {
         window
     }
 
-    /// One chunk of the window is free again. Room is told in batches, so that a Grant goes with every few chunks only.
+    /// One chunk of the window is free again. Room is told in batches, so that a Grant goes with
+    /// every few chunks only.
     fn release(&mut self) -> Option<Grant> {
         self.freed += 1;
         let due = self.freed >= (self.window / 2).max(1);
@@ -200,7 +198,10 @@ impl Incoming {
                 "the chunk at offset {} came without room for it: {} chunks are granted at a time, and all were used",
                 head.offset, self.window
             );
-            return Arrival::Uninvited(Verdict::Failed { reason: Reason::WINDOW_IGNORED, text: text.into() });
+            return Arrival::Uninvited(Verdict::Failed {
+                reason: Reason::WINDOW_IGNORED,
+                text: text.into(),
+            });
         }
         self.granted -= 1;
         match self.plan().check(head, sent_len) {
@@ -261,15 +262,18 @@ impl Incoming {
         }
         if done.digest.kind != self.digest {
             self.phase = Phase::Failed;
-            let text = format!("Done has a digest of kind {}; Open said {}", done.digest.kind, self.digest);
+            let text = format!(
+                "Done has a digest of kind {}; Open said {}",
+                done.digest.kind, self.digest
+            );
             return Ruling::Answer(Verdict::Failed { reason: Reason::INVALID, text: text.into() });
         }
         self.phase = Phase::Closing(done.digest);
         self.rule()
     }
 
-    /// What follows from Done, once it has come and nothing is being stored any more. To be asked after each chunk that was
-    /// accepted or rejected.
+    /// What follows from Done, once it has come and nothing is being stored any more. To be asked
+    /// after each chunk that was accepted or rejected.
     pub fn rule(&mut self) -> Ruling {
         let Phase::Closing(expected) = self.phase else { return Ruling::Later };
         if !self.storing.is_empty() {
@@ -308,7 +312,8 @@ impl Incoming {
         }
     }
 
-    /// All chunks came, and the sink says that what these hold is not what it should be. They are asked for once more.
+    /// All chunks came, and the sink says that what these hold is not what it should be. They are
+    /// asked for once more.
     pub fn on_wrong(&mut self, chunks: &[u32]) -> Ruling {
         if self.phase == Phase::Failed {
             return Ruling::Later;
@@ -320,7 +325,10 @@ impl Incoming {
                  memory is faulty",
                 chunks.len()
             );
-            return Ruling::Answer(Verdict::Failed { reason: Reason::BAD_DIGEST, text: text.into() });
+            return Ruling::Answer(Verdict::Failed {
+                reason: Reason::BAD_DIGEST,
+                text: text.into(),
+            });
         }
         self.phase = Phase::Open;
         for chunk in chunks {
@@ -342,7 +350,10 @@ impl Incoming {
                  while it is read, or its disk or memory is faulty",
                 self.plan().size()
             );
-            return Ruling::Answer(Verdict::Failed { reason: Reason::BAD_DIGEST, text: text.into() });
+            return Ruling::Answer(Verdict::Failed {
+                reason: Reason::BAD_DIGEST,
+                text: text.into(),
+            });
         }
         self.phase = Phase::Open;
         self.came.begin_anew();

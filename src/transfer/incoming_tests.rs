@@ -114,7 +114,9 @@ fn a_sender_that_ignores_its_window_fails() {
     for index in 0..8 {
         assert_eq!(come(&mut incoming, index), Arrival::Wanted { index });
     }
-    let Arrival::Uninvited(Verdict::Failed { reason, text }) = come(&mut incoming, 8) else { panic!() };
+    let Arrival::Uninvited(Verdict::Failed { reason, text }) = come(&mut incoming, 8) else {
+        panic!()
+    };
     assert_eq!(reason, Reason::WINDOW_IGNORED);
     assert!(text.as_str().contains("8 chunks are granted"), "{text}");
     assert_eq!(incoming.accept(0, CRC), None, "and gets no more room");
@@ -151,7 +153,10 @@ fn a_wrong_digest_costs_all_once_and_the_blob_the_second_time() {
             (0, Ruling::Again(Verdict::Resend(ranges))) => assert_eq!(ranges.chunk_count(), 2),
             (1, Ruling::Answer(Verdict::Failed { reason, text })) => {
                 assert_eq!(reason, Reason::BAD_DIGEST);
-                assert!(text.as_str().contains("4097 bytes") && text.as_str().contains("second"), "{text}");
+                assert!(
+                    text.as_str().contains("4097 bytes") && text.as_str().contains("second"),
+                    "{text}"
+                );
             }
             (_, other) => panic!("{other:?}"),
         }
@@ -180,7 +185,8 @@ fn a_blob_of_no_bytes_is_whole_at_done() {
             Ruling::Answer(Verdict::Failed { reason, .. }) => {
                 assert_eq!((reason, whole), (Reason::BAD_DIGEST, false));
             }
-            other @ (Ruling::Later | Ruling::NeedsDigest | Ruling::Again(_) | Ruling::Answer(_)) => {
+            other
+            @ (Ruling::Later | Ruling::NeedsDigest | Ruling::Again(_) | Ruling::Answer(_)) => {
                 panic!("{other:?}")
             }
         }
@@ -248,8 +254,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes in whatever order: what is out, being stored and to be told makes the window, no Grant exceeds it,
-    /// and a blob is whole only with every chunk stored after it was last declared void.
+    /// Whatever comes in whatever order: what is out, being stored and to be told makes the window,
+    /// no Grant exceeds it, and a blob is whole only with every chunk stored after it was last
+    /// declared void.
     #[test]
     fn the_window_is_never_exceeded_and_nothing_of_it_is_lost(
         window in 1u32..=8,

@@ -1,9 +1,10 @@
-//! Transfers as workers and clients take part in them: blobs that come, and blobs that go, in chunks over a connection to
-//! a leader.
+//! Transfers as workers and clients take part in them: blobs that come, and blobs that go, in
+//! chunks over a connection to a leader.
 //!
-//! Portable, and free of jobs: it knows blobs, chunks, files and memory. The decisions are pure and stand apart from the
-//! reading and writing: nothing here dials, waits for frames or knows who asked for a blob. Worker sessions and client
-//! connections feed it the frames of a transfer and send what it answers.
+//! Portable, and free of jobs: it knows blobs, chunks, files and memory. The decisions are pure and
+//! stand apart from the reading and writing: nothing here dials, waits for frames or knows who
+//! asked for a blob. Worker sessions and client connections feed it the frames of a transfer and
+//! send what it answers.
 //!
 //! | file | does |
 //! |---|---|

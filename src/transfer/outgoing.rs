@@ -1,9 +1,10 @@
 //! What is still to be sent of one blob on the present connection, and when its Done is due.
 //!
-//! Pure: no socket, file, clock or thread. It hands out one chunk at a time, never more than the receiver granted, in
-//! index order and without those the receiver has. Every chunk is digested exactly once, in order, whatever is sent or
-//! skipped and however often the connection breaks: who passes its work on to a reader gets told which chunks are to
-//! be read for the digest. [`Upload`](super::Upload) calls it.
+//! Pure: no socket, file, clock or thread. It hands out one chunk at a time, never more than the
+//! receiver granted, in index order and without those the receiver has. Every chunk is digested
+//! exactly once, in order, whatever is sent or skipped and however often the connection breaks: who
+//! passes its work on to a reader gets told which chunks are to be read for the digest.
+//! [`Upload`](super::Upload) calls it.
 
 use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, PlanError};
@@ -15,16 +16,12 @@ use crate::wire::{SendPhase, Sending, bytes_of};
 pub enum Work {
     /// Read the chunk and send it.
     Send {
-        /// Which.
         index: u32,
         /// Whether it is the next one of the digest.
         digest: bool,
     },
     /// The receiver has the chunk; read it for the digest alone.
-    Digest {
-        /// Which.
-        index: u32,
-    },
+    Digest { index: u32 },
 }
 
 /// Why nothing may be sent at the moment.
@@ -81,7 +78,8 @@ impl Outgoing {
         &self.plan
     }
 
-    /// A new connection: the transfer is opened on it with `codec`, and nothing may be sent before its first Grant.
+    /// A new connection: the transfer is opened on it with `codec`, and nothing may be sent before
+    /// its first Grant.
     pub fn on_connected(&mut self, codec: chunking::Codec) -> &Open {
         self.reset(SendPhase::Opened);
         self.open.codec = codec;
@@ -122,7 +120,10 @@ impl Outgoing {
                 self.sending.on_arrived();
                 Inbound::Arrived
             }
-            (Verdict::Resend(ranges), SendPhase::Sending | SendPhase::DoneSent | SendPhase::Arrived) => {
+            (
+                Verdict::Resend(ranges),
+                SendPhase::Sending | SendPhase::DoneSent | SendPhase::Arrived,
+            ) => {
                 let again = self.sending.on_resend(ranges);
                 self.next = again.into_iter().fold(self.next, u32::min);
                 Inbound::Again
@@ -146,12 +147,14 @@ impl Outgoing {
         }
     }
 
-    /// The next thing to do; it counts as done from now on. `None` while the receiver has to say something first.
+    /// The next thing to do; it counts as done from now on. `None` while the receiver has to say
+    /// something first.
     pub fn next_work(&mut self) -> Option<Work> {
         if self.sending.phase() != SendPhase::Sending {
             return None;
         }
-        // What the receiver has a part of goes before others: the next break would leave a part of another one.
+        // What the receiver has a part of goes before others: the next break would leave a part of
+        // another one.
         let may_send = self.sending.window() > 0;
         let part = self.sending.part().filter(|part| may_send && part.index < self.digested);
         if let Some(PartOf { index, .. }) = part.filter(|part| self.sending.lacks(part.index)) {
@@ -178,8 +181,8 @@ impl Outgoing {
         Some(Work::Send { index, digest })
     }
 
-    /// A chunk that was handed out is about to be sent as these bytes. Gives how many of them the receiver has, if it has the
-    /// first ones of the very same.
+    /// A chunk that was handed out is about to be sent as these bytes. Gives how many of them the
+    /// receiver has, if it has the first ones of the very same.
     pub fn goes_on_from(&mut self, head: &ChunkHead, sent_len: usize) -> u32 {
         match self.sending.part().filter(|part| self.plan.offset_of(part.index) == head.offset) {
             Some(part) => self.sending.goes_on_from(part.index, head, sent_len),
@@ -248,12 +251,19 @@ mod tests {
     }
 
     fn ranges(list: &[(u32, u32)]) -> Ranges {
-        let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+        let list: Vec<ChunkRange> =
+            list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
         list.try_into().unwrap()
     }
 
     fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-        Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held), part: Default::default() }
+        Grant {
+            window,
+            reason: Reason::NONE,
+            text: "".into(),
+            held: ranges(held),
+            part: Default::default(),
+        }
     }
 
     fn works(outgoing: &mut Outgoing) -> Vec<Work> {
@@ -305,7 +315,10 @@ mod tests {
         assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(1, 1)]))), Inbound::Again);
         assert_eq!(works(&mut outgoing), [again(1)]);
         outgoing.on_done_sent();
-        assert_eq!(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1), (2, 1)]))), Inbound::Again);
+        assert_eq!(
+            outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1), (2, 1)]))),
+            Inbound::Again
+        );
         assert!(!outgoing.is_done_due());
         assert_eq!(works(&mut outgoing), [again(0), again(2)]);
         outgoing.on_done_sent();
@@ -367,7 +380,10 @@ mod tests {
         assert_eq!(works(&mut outgoing).len(), 3);
         outgoing.on_disconnected();
         outgoing.on_grant(&grant(8, &[]));
-        assert_eq!((works(&mut outgoing), outgoing.on_verdict(&Verdict::Ok)), (vec![], Inbound::Nothing));
+        assert_eq!(
+            (works(&mut outgoing), outgoing.on_verdict(&Verdict::Ok)),
+            (vec![], Inbound::Nothing)
+        );
         outgoing.on_connected(Codec::None);
         outgoing.on_grant(&grant(8, &[(0, 1)]));
         assert_eq!(works(&mut outgoing), [again(1), again(2), fresh(3)]);
@@ -402,7 +418,11 @@ mod tests {
             with(&mut outgoing, index, bytes, crc);
             assert_eq!(outgoing.goes_on_from(&head(2), CHUNK as usize), 0, "another chunk");
             assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), from, "{index} {bytes}");
-            assert_eq!(outgoing.goes_on_from(&head(1), CHUNK as usize), 0, "the next time it is sent whole");
+            assert_eq!(
+                outgoing.goes_on_from(&head(1), CHUNK as usize),
+                0,
+                "the next time it is sent whole"
+            );
         }
         // A part is of one connection, and of its first Grant.
         with(&mut outgoing, 1, 100, crc_sent);
@@ -481,8 +501,8 @@ mod tests {
     }
 
     proptest! {
-        // Whatever the receiver says, the window is kept, nothing it has is sent, every chunk is digested once and in
-        // order, and in the end all of them have come.
+        // Whatever the receiver says, the window is kept, nothing it has is sent, every chunk is
+        // digested once and in order, and in the end all of them have come.
         #[test]
         fn any_receiver_gets_every_chunk_within_its_window(count in 0u32..20, steps in prop::collection::vec(step(), 0..60)) {
             let mut outgoing = of_chunks(count);
@@ -574,7 +594,9 @@ mod tests {
             ("all work taken", |outgoing| drop(works(outgoing))),
             ("done sent", Outgoing::on_done_sent),
             ("verdict: ok", |outgoing| drop(outgoing.on_verdict(&Verdict::Ok))),
-            ("verdict: resend", |outgoing| drop(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1)]))))),
+            ("verdict: resend", |outgoing| {
+                drop(outgoing.on_verdict(&Verdict::Resend(ranges(&[(0, 1)]))))
+            }),
             ("verdict: failed", |outgoing| drop(outgoing.on_verdict(&failed()))),
             ("over", Outgoing::on_over),
             ("wanted again", Outgoing::on_wanted_again),

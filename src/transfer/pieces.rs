@@ -1,8 +1,10 @@
-//! A blob that is made of stretches of files, one after the other, with a few bytes of its own behind them: a pack of a
-//! dataset. It is put together as it is read, chunk by chunk, and never lies whole anywhere.
+//! A blob that is made of stretches of files, one after the other, with a few bytes of its own
+//! behind them: a pack of a dataset. It is put together as it is read, chunk by chunk, and never
+//! lies whole anywhere.
 //!
-//! Each stretch is compared with what it was when its file was scanned, by the file's state and by a CRC-32: a file that
-//! changes in between ends the transfer with its name, before its bytes are sent. The receiver compares BLAKE3.
+//! Each stretch is compared with what it was when its file was scanned, by the file's state and by
+//! a CRC-32: a file that changes in between ends the transfer with its name, before its bytes are
+//! sent. The receiver compares BLAKE3.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -15,11 +17,9 @@ use super::source::{FileSource, SourceError};
 /// A stretch of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceAt {
-    /// The file.
     pub file: Arc<FileSource>,
     /// Where in the file it begins.
     pub offset: u64,
-    /// Its bytes.
     pub len: u32,
     /// CRC-32 of them, as they were read first.
     pub crc: u32,
@@ -61,11 +61,14 @@ impl PieceSource {
 
     /// Bytes of it that are kept in memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.tail.len().saturating_add(self.pieces.len().saturating_mul(size_of::<(u64, PieceAt)>()))
+        self.tail
+            .len()
+            .saturating_add(self.pieces.len().saturating_mul(size_of::<(u64, PieceAt)>()))
     }
 }
 
-/// What reading keeps between two chunks: the file that is open, and a piece that does not end with its chunk.
+/// What reading keeps between two chunks: the file that is open, and a piece that does not end with
+/// its chunk.
 #[derive(Debug, Default)]
 pub(super) struct PieceReader {
     open: Option<(Arc<FileSource>, File)>,
@@ -81,7 +84,8 @@ impl PieceReader {
         room: &mut [u8],
     ) -> Result<(), SourceError> {
         let end = offset.saturating_add(room.len() as u64);
-        let first = source.pieces.partition_point(|(at, piece)| at + u64::from(piece.len) <= offset);
+        let first =
+            source.pieces.partition_point(|(at, piece)| at + u64::from(piece.len) <= offset);
         let pieces = source.pieces.get(first..).unwrap_or_default();
         for (at, piece) in pieces.iter().take_while(|(at, _)| *at < end) {
             let piece_end = at + u64::from(piece.len);
@@ -91,7 +95,8 @@ impl PieceReader {
                 }
                 continue;
             }
-            // A part of it alone cannot be checked: it is read whole, and kept for the chunk with the rest.
+            // A part of it alone cannot be checked: it is read whole, and kept for the chunk with
+            // the rest.
             if self.held.as_ref().is_none_or(|(held, _)| held != at) {
                 let mut bytes = self.held.take().map(|(_, bytes)| bytes).unwrap_or_default();
                 bytes.resize(usize::try_from(piece.len).unwrap_or(usize::MAX), 0);

@@ -1,8 +1,8 @@
 //! Where the bytes of a blob go as its chunks come.
 //!
-//! A sink is given checked raw bytes at their offsets, in any order, and gives them back where a digest over the whole blob
-//! asks for it. It decides nothing. A [`Download`](super::Download) is the only caller; handlers and clients may bring
-//! sinks of their own.
+//! A sink is given checked raw bytes at their offsets, in any order, and gives them back where a
+//! digest over the whole blob asks for it. It decides nothing. A [`Download`](super::Download) is
+//! the only caller; handlers and clients may bring sinks of their own.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +14,14 @@ pub trait ChunkSink: Send {
     /// Stores raw bytes at their place.
     fn write(&mut self, offset: u64, raw: &[u8]) -> io::Result<()>;
 
-    /// Gives stored bytes back, for a digest over the whole blob (`--digest sha256` or `blake3`). A sink that keeps nothing
-    /// gives an error of kind `Unsupported`, and takes such blobs only if their chunks come in order.
+    /// Gives stored bytes back, for a digest over the whole blob (`--digest sha256` or `blake3`). A
+    /// sink that keeps nothing gives an error of kind `Unsupported`, and takes such blobs only if
+    /// their chunks come in order.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// All chunks have come: the places whose bytes are not what they should be, for a sink that knows that of its parts. Their
-    /// chunks are asked for once more. Called before [`finish`](Self::finish), after each round.
+    /// All chunks have come: the places whose bytes are not what they should be, for a sink that
+    /// knows that of its parts. Their chunks are asked for once more. Called before
+    /// [`finish`](Self::finish), after each round.
     fn wrong(&mut self) -> io::Result<Vec<Range<u64>>> {
         Ok(Vec::new())
     }
@@ -46,7 +48,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Into this file, which is open for reading and writing and empty. `place` says in texts where it is.
+    /// Into this file, which is open for reading and writing and empty. `place` says in texts where
+    /// it is.
     pub fn new(file: File, place: impl Into<String>) -> Self {
         FileSink { file: Some(file), place: place.into() }
     }

@@ -1,10 +1,11 @@
-//! Where the bytes of a blob come from, and how a chunk of it is made ready to be sent: read, checked, digested,
-//! compressed.
+//! Where the bytes of a blob come from, and how a chunk of it is made ready to be sent: read,
+//! checked, digested, compressed.
 //!
-//! A file is sent as it was when it was named. Its size, its time of change and its identity are noted then and
-//! compared with every read: one that shrinks, grows, changes or is replaced meanwhile ends the transfer with both
-//! sizes in the text, and never reaches the other side as a mixture. Files are open only while they are read, so that
-//! any number of them may wait. [`Upload`](super::Upload) calls it, on a blocking thread where it may block.
+//! A file is sent as it was when it was named. Its size, its time of change and its identity are
+//! noted then and compared with every read: one that shrinks, grows, changes or is replaced
+//! meanwhile ends the transfer with both sizes in the text, and never reaches the other side as a
+//! mixture. Files are open only while they are read, so that any number of them may wait.
+//! [`Upload`](super::Upload) calls it, on a blocking thread where it may block.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -21,7 +22,8 @@ use super::outgoing::Work;
 use super::pieces::{PieceReader, PieceSource};
 use crate::wire::Pool;
 
-/// Chunks of a file that may be in memory at a time: a batch that is read, and the one before it that is sent.
+/// Chunks of a file that may be in memory at a time: a batch that is read, and the one before it
+/// that is sent.
 pub(super) const READ_AHEAD_CHUNKS: usize = 2 * BATCH_CHUNKS;
 
 /// Chunks that are read in one go on a blocking thread.
@@ -36,7 +38,6 @@ pub enum SourceError {
         path.display(), if found < expected { "shrank" } else { "grew" }
     )]
     Resized {
-        /// The file.
         path: PathBuf,
         /// Its size when it was named.
         expected: u64,
@@ -50,7 +51,6 @@ pub enum SourceError {
         path.display()
     )]
     Changed {
-        /// The file.
         path: PathBuf,
         /// Its size when it was named.
         expected: u64,
@@ -60,17 +60,13 @@ pub enum SourceError {
     /// The system does not let us read it.
     #[error("cannot read {}: {why}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// What the system says.
         why: String,
     },
     /// There is no chunk at this place of the bytes in memory.
     #[error("the blob in memory has no chunk {index}")]
-    NoChunk {
-        /// The index.
-        index: u32,
-    },
+    NoChunk { index: u32 },
 }
 
 /// A file and what it was when it was named.
@@ -112,7 +108,7 @@ impl FileSource {
         let path = path.into();
         let metadata = File::open(&path)?.metadata()?;
         if !metadata.is_file() {
-            let text = "it is no regular file, so it has no size: write it to a file first";
+            let text = "it is not a regular file, so it has no size: write it to a file first";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         Ok(FileSource { path, size: metadata.len(), stamp: Stamp::of(&metadata) })
@@ -132,7 +128,8 @@ impl FileSource {
         SourceError::Io { path: self.path.clone(), why: error.to_string() }
     }
 
-    /// Of bytes that are not those that were there when it was named, whatever its size and times say.
+    /// Of bytes that are not those that were there when it was named, whatever its size and times
+    /// say.
     pub(super) fn changed(&self) -> SourceError {
         SourceError::Changed { path: self.path.clone(), expected: self.size, found: self.size }
     }
@@ -246,8 +243,8 @@ impl Preparer {
         matches!(self.source, Source::Memory(_)) && self.compression.is_none()
     }
 
-    /// From now on chunks go in `codec`, where a sample says that it pays at these rates. A codec that cannot be set up
-    /// is left out: chunks then go as they are, which every receiver takes.
+    /// From now on chunks go in `codec`, where a sample says that it pays at these rates. A codec
+    /// that cannot be set up is left out: chunks then go as they are, which every receiver takes.
     pub(super) fn set_codec(&mut self, codec: Codec, rates: Rates) {
         self.compression = match codec {
             Codec::None => None,
@@ -304,7 +301,8 @@ impl Preparer {
                     file.seek(SeekFrom::Start(offset))?;
                     file.read_exact(room)
                 });
-                // The state is checked behind the read: what was read before the file changed is right.
+                // The state is checked behind the read: what was read before the file changed is
+                // right.
                 source.check(file)?;
                 read.map_err(|error| source.io(&error))
             }
@@ -330,7 +328,11 @@ impl Preparer {
 }
 
 /// A chunk of `len` bytes that `read` puts in place.
-fn fill<E>(pool: &Pool, len: usize, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
+fn fill<E>(
+    pool: &Pool,
+    len: usize,
+    read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<Bytes, E> {
     if let Some(mut buffer) = pool.take()
         && let Some(room) = buffer.room(0..len)
     {
@@ -374,10 +376,14 @@ mod tests {
         for kind in [DigestKind::ChunkList, DigestKind::Sha256, DigestKind::Blake3] {
             let mut in_memory = preparer(Source::Memory(content.clone().into()), kind);
             let mut in_file = preparer(Source::File(file.clone()), kind);
-            for work in
-                [fresh(0), Work::Digest { index: 1 }, fresh(2), Work::Send { index: 1, digest: false }]
-            {
-                let (memory, file) = (in_memory.prepare(work).unwrap(), in_file.prepare(work).unwrap());
+            for work in [
+                fresh(0),
+                Work::Digest { index: 1 },
+                fresh(2),
+                Work::Send { index: 1, digest: false },
+            ] {
+                let (memory, file) =
+                    (in_memory.prepare(work).unwrap(), in_file.prepare(work).unwrap());
                 assert_eq!(
                     memory.map(|ready| (ready.head, ready.bytes)),
                     file.map(|ready| (ready.head, ready.bytes))
@@ -386,7 +392,9 @@ mod tests {
             }
             assert_eq!(in_memory.digest(), in_file.digest());
             let mut whole = BlobHasher::new(kind);
-            content.chunks(4096).for_each(|chunk| whole.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
+            content
+                .chunks(4096)
+                .for_each(|chunk| whole.update(chunk, ChunkHead::plain(0, chunk).crc_raw));
             assert_eq!(in_memory.digest(), whole.finish());
         }
     }
@@ -447,7 +455,8 @@ mod tests {
             let mut raw = vec![0; 4096];
             chunking::Inflater::new().inflate(codec, &ready.bytes, &mut raw).unwrap();
             assert_eq!(raw, text[..4096]);
-            let mut noise_sender = preparer(Source::Memory(noise(10_000, 1).into()), DigestKind::ChunkList);
+            let mut noise_sender =
+                preparer(Source::Memory(noise(10_000, 1).into()), DigestKind::ChunkList);
             noise_sender.set_codec(codec, Rates::default());
             assert_eq!(noise_sender.prepare(fresh(0)).unwrap().unwrap().head.codec, Codec::None);
         }

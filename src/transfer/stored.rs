@@ -1,9 +1,9 @@
-//! What is done to the bytes of a blob that comes: checked, inflated, written to their sink, and fed to the digest over
-//! the whole blob where one was asked for.
+//! What is done to the bytes of a blob that comes: checked, inflated, written to their sink, and
+//! fed to the digest over the whole blob where one was asked for.
 //!
-//! Sinks that do not block are served in place, without another hop. For the others a thread of the runtime's pool works
-//! off what has come and goes home when there is no more: an idle transfer holds no thread. It decides nothing about the
-//! transfer; a [`Download`](super::Download) does.
+//! Sinks that do not block are served in place, without another hop. For the others a thread of the
+//! runtime's pool works off what has come and goes home when there is no more: an idle transfer
+//! holds no thread. It decides nothing about the transfer; a [`Download`](super::Download) does.
 
 use std::collections::VecDeque;
 use std::io;
@@ -66,7 +66,6 @@ pub(super) enum Done {
 /// What a thread has done for a download; the owner of the downloads hands it to the one it is for.
 #[derive(Debug)]
 pub struct Report {
-    /// The transfer.
     pub transfer: Uuid,
     /// Which of the downloads under that id.
     pub(super) serial: u64,
@@ -93,7 +92,12 @@ struct WholeDigest {
 
 impl WholeDigest {
     fn new(kind: DigestKind, plan: &ChunkPlan) -> Self {
-        WholeDigest { kind, hasher: BlobHasher::new(kind), next: 0, stored: Bitmap::new(plan.count()) }
+        WholeDigest {
+            kind,
+            hasher: BlobHasher::new(kind),
+            next: 0,
+            stored: Bitmap::new(plan.count()),
+        }
     }
 }
 
@@ -108,9 +112,11 @@ impl Work {
 
     fn run(&mut self, task: Task) -> Done {
         match task {
-            Task::Chunk { index, head, crc, bytes } => {
-                Done::Chunk { index, crc_raw: head.crc_raw, stored: self.store(index, &head, crc, &bytes) }
-            }
+            Task::Chunk { index, head, crc, bytes } => Done::Chunk {
+                index,
+                crc_raw: head.crc_raw,
+                stored: self.store(index, &head, crc, &bytes),
+            },
             Task::Forget(index) => {
                 if let Some(whole) = &mut self.whole {
                     whole.stored.remove(index);
@@ -130,7 +136,9 @@ impl Work {
             Task::Finish => {
                 self.scratch = Vec::new();
                 match self.sink.wrong() {
-                    Ok(wrong) if wrong.is_empty() => Done::Finish(self.sink.finish().map_err(Fault::Io)),
+                    Ok(wrong) if wrong.is_empty() => {
+                        Done::Finish(self.sink.finish().map_err(Fault::Io))
+                    }
                     Ok(wrong) => Done::Wrong(self.chunks(&wrong)),
                     Err(error) => Done::Finish(Err(Fault::Io(error))),
                 }
@@ -142,8 +150,9 @@ impl Work {
     fn chunks(&self, places: &[Range<u64>]) -> Vec<u32> {
         let bytes = u64::from(self.plan.chunk_bytes());
         let index = |chunk: u64| u32::try_from(chunk).unwrap_or(u32::MAX);
-        let chunks =
-            places.iter().flat_map(|place| index(place.start / bytes)..index(place.end.div_ceil(bytes)));
+        let chunks = places
+            .iter()
+            .flat_map(|place| index(place.start / bytes)..index(place.end.div_ceil(bytes)));
         let mut chunks: Vec<u32> = chunks.collect();
         chunks.sort_unstable();
         chunks.dedup();
@@ -219,7 +228,11 @@ impl Place {
         if !work.sink.blocks() {
             return Place::Here(Box::new(work));
         }
-        let queue = Mutex::new(Queue { waiting: VecDeque::new(), work: Some(Box::new(work)), closed: false });
+        let queue = Mutex::new(Queue {
+            waiting: VecDeque::new(),
+            work: Some(Box::new(work)),
+            closed: false,
+        });
         Place::Apart(Arc::new(Apart { transfer, serial, reports, queue }))
     }
 

@@ -1,11 +1,14 @@
-//! A blob that goes: one task that sends it over whichever connection there is, until its owner lets go of it.
+//! A blob that goes: one task that sends it over whichever connection there is, until its owner
+//! lets go of it.
 //!
-//! The owner feeds it what the receiver says (Grant, Verdict, Abort) and the connections that come and go; the task writes
-//! chunks and Done by itself and never waits for the owner. What it has to tell, it keeps: the owner finds the upload's id in
-//! the channel that it gave, and asks for the [`Status`]. Bytes that lie in memory are sent from where they are, without a
-//! copy and without another thread; files are read, and chunks compressed, one batch ahead on a blocking thread.
+//! The owner feeds it what the receiver says (Grant, Verdict, Abort) and the connections that come
+//! and go; the task writes chunks and Done by itself and never waits for the owner. What it has to
+//! tell, it keeps: the owner finds the upload's id in the channel that it gave, and asks for the
+//! [`Status`]. Bytes that lie in memory are sent from where they are, without a copy and without
+//! another thread; files are read, and chunks compressed, one batch ahead on a blocking thread.
 //!
-//! It never dials, never reads frames, and knows nothing of jobs. Workers send results with it, clients send inputs.
+//! It never dials, never reads frames, and knows nothing of jobs. Workers send results with it,
+//! clients send inputs.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Abort, Done, Features, Grant, Name, Open, OpenFlags, Purpose, Reason, Verdict};
+use chunking::message::{
+    Abort, Done, Features, Grant, Name, Open, OpenFlags, Purpose, Reason, Verdict,
+};
 use chunking::sample::Rates;
 use chunking::{Codec, Digest, DigestKind, PlanError};
 use tokio::sync::{Notify, mpsc};
@@ -25,7 +30,8 @@ use super::outgoing::{Inbound, Outgoing, Waiting, Work};
 use super::source::{BATCH_CHUNKS, Preparer, Ready, Source, SourceError};
 use crate::peer::{LinkWriter, OutFrame};
 
-/// The shortest time between two reports of how far an upload is; what changes its state is told at once.
+/// The shortest time between two reports of how far an upload is; what changes its state is told at
+/// once.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// How long an upload that may send nothing keeps its file open and its buffers.
@@ -40,14 +46,12 @@ const LOOPBACK_BYTES_S: u64 = 2_500_000_000;
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// With zstd where a sample says that it pays, and not on connections that are faster than the codec.
+    /// With zstd where a sample says that it pays, and not on connections that are faster than the
+    /// codec.
     #[default]
     Auto,
     /// With this codec where it makes chunks smaller, or with none.
-    Fixed(
-        /// Which.
-        Codec,
-    ),
+    Fixed(Codec),
 }
 
 /// What a connection can do for uploads.
@@ -99,7 +103,6 @@ pub struct Blob {
     pub digest: DigestKind,
     /// How chunks are compressed.
     pub compression: Compression,
-    /// The bytes.
     pub source: Source,
 }
 
@@ -108,16 +111,14 @@ pub struct Blob {
 pub enum State {
     /// Under way, or waiting for a connection.
     Sending,
-    /// The receiver has it. It may still ask for chunks again, or the connection may break: then it is under way again.
+    /// The receiver has it. It may still ask for chunks again, or the connection may break: then it
+    /// is under way again.
     Arrived(
         /// What the whole blob hashes to.
         Digest,
     ),
     /// The receiver does not take it: its Verdict or Abort.
-    Refused(
-        /// Why.
-        Waiting,
-    ),
+    Refused(Waiting),
     /// The source cannot be read as it was named. The receiver was told.
     SourceGone(
         /// What is wrong with it.
@@ -138,7 +139,8 @@ pub struct Status {
     pub waiting: Option<Waiting>,
 }
 
-/// A blob on its way. It ends with the last handle: dropping it stops the upload behind the chunk that is being written.
+/// A blob on its way. It ends with the last handle: dropping it stops the upload behind the chunk
+/// that is being written.
 #[derive(Debug)]
 pub struct Upload {
     id: Uuid,
@@ -179,8 +181,8 @@ struct Link {
 }
 
 impl Upload {
-    /// Starts the upload of a blob. Nothing is sent before [`connected`](Self::connected). The blob's id comes through
-    /// `news` whenever the status has changed, once until it is looked at.
+    /// Starts the upload of a blob. Nothing is sent before [`connected`](Self::connected). The
+    /// blob's id comes through `news` whenever the status has changed, once until it is looked at.
     pub fn start(blob: Blob, news: mpsc::UnboundedSender<Uuid>) -> Result<Upload, PlanError> {
         let Blob { id, purpose, owner, attempt, name, digest, compression, source } = blob;
         let open = Open {
@@ -222,8 +224,8 @@ impl Upload {
         self.id
     }
 
-    /// There is a new connection. The frame that is returned opens the transfer on it: the owner sends it, behind whatever
-    /// has to go before it.
+    /// There is a new connection. The frame that is returned opens the transfer on it: the owner
+    /// sends it, behind whatever has to go before it.
     #[must_use]
     pub fn connected(&self, writer: LinkWriter, wire: Wire) -> OutFrame {
         let mut inner = self.shared.lock();
@@ -383,7 +385,8 @@ impl Sender {
             match self.step() {
                 Step::Stop => return,
                 Step::Done(writer, digest) => {
-                    let sent = writer.send(OutFrame::message(self.shared.id, &Done { digest })).await;
+                    let sent =
+                        writer.send(OutFrame::message(self.shared.id, &Done { digest })).await;
                     if sent.is_err() {
                         self.lose_link();
                     }
@@ -424,7 +427,8 @@ impl Sender {
         let Some(link) = &inner.link else { return Step::Wait };
         let writer = link.writer.clone();
         let batch = if preparer.is_in_place() { 1 } else { BATCH_CHUNKS };
-        let works: Vec<Work> = std::iter::from_fn(|| inner.outgoing.next_work()).take(batch).collect();
+        let works: Vec<Work> =
+            std::iter::from_fn(|| inner.outgoing.next_work()).take(batch).collect();
         if !works.is_empty() {
             return Step::Work(works);
         }
@@ -437,7 +441,8 @@ impl Sender {
         Step::Wait
     }
 
-    /// Makes chunks ready: at once where nothing blocks, else on a blocking thread while the ones before are sent.
+    /// Makes chunks ready: at once where nothing blocks, else on a blocking thread while the ones
+    /// before are sent.
     fn begin(&mut self, works: Vec<Work>) {
         let Some(mut preparer) = self.preparer.take() else { return };
         if preparer.is_in_place() {
@@ -462,7 +467,8 @@ impl Sender {
     async fn send(&mut self, ready: Ready) {
         let link = {
             let inner = &mut *self.shared.lock();
-            // What was made ready for a connection that has ended is not for the next one, which may have it.
+            // What was made ready for a connection that has ended is not for the next one, which
+            // may have it.
             let link = inner.link.clone().filter(|_| inner.epoch == self.epoch);
             link.map(|link| (inner.outgoing.goes_on_from(&ready.head, ready.bytes.len()), link))
         };
@@ -523,8 +529,10 @@ impl Sender {
         let writer = self.shared.lock().link.as_ref().map(|link| link.writer.clone());
         self.shared.end(State::SourceGone(error));
         if let Some(writer) = writer {
-            let abort =
-                OutFrame::message(self.shared.id, &Abort { reason: Reason::SOURCE_GONE, text: text.into() });
+            let abort = OutFrame::message(
+                self.shared.id,
+                &Abort { reason: Reason::SOURCE_GONE, text: text.into() },
+            );
             tokio::spawn(async move { writer.send(abort).await });
         }
     }

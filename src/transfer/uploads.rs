@@ -1,6 +1,6 @@
 //! The blobs that go, by the ids of their transfers: which is whose, on which connection each is
-//! open, and whose word counts for it. Owners keep what a blob means to them, and are told by its id
-//! that one has news.
+//! open, and whose word counts for it. Owners keep what a blob means to them, and are told by its
+//! id that one has news.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(crate) struct Uploads<K> {
 }
 
 impl<K> Uploads<K> {
-    /// None yet. The id of each one that has something to tell comes through `news`, once until it is
-    /// looked at.
+    /// None yet. The id of each one that has something to tell comes through `news`, once until it
+    /// is looked at.
     pub(crate) fn new(news: mpsc::UnboundedSender<Uuid>) -> Self {
         Uploads { going: HashMap::new(), news }
     }
@@ -59,10 +59,16 @@ impl<K> Uploads<K> {
         self.going.get(&id).is_some_and(|going| going.on.is_some())
     }
 
-    /// The frame that opens a transfer on a connection: it is to be sent there, behind whatever has to
-    /// go before it.
+    /// The frame that opens a transfer on a connection: it is to be sent there, behind whatever has
+    /// to go before it.
     #[must_use]
-    pub(crate) fn open(&mut self, id: Uuid, conn: Conn, writer: &LinkWriter, wire: Wire) -> Option<OutFrame> {
+    pub(crate) fn open(
+        &mut self,
+        id: Uuid,
+        conn: Conn,
+        writer: &LinkWriter,
+        wire: Wire,
+    ) -> Option<OutFrame> {
         let going = self.going.get_mut(&id)?;
         going.on = Some(conn);
         Some(going.upload.connected(writer.clone(), wire))

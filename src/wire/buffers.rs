@@ -1,10 +1,11 @@
 //! Buffers for chunks: page-aligned, of one chunk each, made once and used again.
 //!
-//! A buffer is filled from a socket, frozen into [`Bytes`] that any number of places may share, and goes back to its
-//! pool when the last of them is done with it. Nobody copies: the system reads to where [`PoolBuf::room`] says, and whoever
-//! has to write to a buffer in another way is counted. The number of buffers is a limit: who finds the pool empty
-//! waits, and that is how a slow receiver slows its sender down. Connections of workers and clients have a pool each, a
-//! leader has one for all.
+//! A buffer is filled from a socket, frozen into [`Bytes`] that any number of places may share, and
+//! goes back to its pool when the last of them is done with it. Nobody copies: the system reads to
+//! where [`PoolBuf::room`] says, and whoever has to write to a buffer in another way is counted.
+//! The number of buffers is a limit: who finds the pool empty waits, and that is how a slow
+//! receiver slows its sender down. Connections of workers and clients have a pool each, a leader
+//! has one for all.
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -46,11 +47,12 @@ impl Pool {
         }))
     }
 
-    /// Memory for buffers, one for each piece: as long as a chunk, and beginning with a page. Where there is less than needed,
-    /// the pool finds its own.
+    /// Memory for buffers, one for each piece: as long as a chunk, and beginning with a page. Where
+    /// there is less than needed, the pool finds its own.
     pub fn stock(&self, memory: impl IntoIterator<Item = BytesMut>) {
-        let fits =
-            |piece: &BytesMut| piece.len() == BUFFER_BYTES && piece.as_ptr().align_offset(PAGE_BYTES) == 0;
+        let fits = |piece: &BytesMut| {
+            piece.len() == BUFFER_BYTES && piece.as_ptr().align_offset(PAGE_BYTES) == 0
+        };
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         let room = self.0.buffers_max.saturating_sub(free.len() + self.in_use());
         free.extend(memory.into_iter().filter(fits).take(room));
@@ -116,7 +118,9 @@ impl PoolBuf {
     /// Copies bytes in, as far as there is room, and counts them; says how many those are.
     pub fn copy_in(&mut self, at: usize, bytes: &[u8]) -> usize {
         let len = bytes.len().min(BUFFER_BYTES.saturating_sub(at));
-        let (Some(room), Some(bytes)) = (self.room(at..at + len), bytes.get(..len)) else { return 0 };
+        let (Some(room), Some(bytes)) = (self.room(at..at + len), bytes.get(..len)) else {
+            return 0;
+        };
         room.copy_from_slice(bytes);
         self.pool.0.bytes_copied.fetch_add(len as u64, Ordering::Relaxed);
         len
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!((second.copy_in(BUFFER_BYTES - 1, b"xyz"), second[BUFFER_BYTES - 1]), (1, b'x'));
         assert_eq!(second.copy_in(BUFFER_BYTES + 1, b"beyond"), 0);
         second.room(0..3).unwrap().copy_from_slice(b"sys");
-        assert_eq!(pool.bytes_copied(), 4, "what the system reads is no copy of ours");
+        assert_eq!(pool.bytes_copied(), 4, "what the system reads is not a copy of ours");
         assert!(second.room(1..BUFFER_BYTES + 1).is_none(), "there is no such room");
     }
 

@@ -1,9 +1,10 @@
 //! The receiving end of a connection, without the socket: says where to read to, and what has come.
 //!
-//! Small frames are gathered in one small buffer. A chunk's head is shown first; who takes the chunk gives it a pooled
-//! buffer, and the bytes are read straight into that, with the next frame's head behind them in the same call. The CRC is
-//! made of each piece while it is in the cache. A large frame of a classic peer comes in pieces and is never gathered.
-//! Leaders, workers and clients read with it; a driver brings the socket.
+//! Small frames are gathered in one small buffer. A chunk's head is shown first; who takes the
+//! chunk gives it a pooled buffer, and the bytes are read straight into that, with the next frame's
+//! head behind them in the same call. The CRC is made of each piece while it is in the cache. A
+//! large frame of a classic peer comes in pieces and is never gathered. Leaders, workers and
+//! clients read with it; a driver brings the socket.
 
 mod aside;
 
@@ -28,7 +29,6 @@ const READ_BYTES: usize = 64 * 1024;
 pub struct ChunkStart {
     /// The transfer's id.
     pub transfer: Uuid,
-    /// Its head.
     pub head: ChunkHead,
     /// Bytes on the wire.
     pub sent_len: u32,
@@ -39,7 +39,6 @@ pub struct ChunkStart {
 pub struct InChunk {
     /// The transfer's id.
     pub transfer: Uuid,
-    /// Its head.
     pub head: ChunkHead,
     /// CRC-32 of the bytes as they came; `None` if nobody wanted it made.
     pub crc: Option<u32>,
@@ -52,13 +51,13 @@ pub struct InChunk {
 pub enum Step<'a> {
     /// Nothing whole: read on.
     Read,
-    /// A frame.
     Frame(Generation, Frame<'a>),
     /// A chunk begins: call [`Inlet::take`] or [`Inlet::skip`].
     Chunk(ChunkStart),
     /// A chunk is here.
     Came(InChunk),
-    /// A frame too large to be gathered begins; its payload follows in pieces. Only where [`Inlet::stream_over`] was called.
+    /// A frame too large to be gathered begins; its payload follows in pieces. Only where
+    /// [`Inlet::stream_over`] was called.
     Bulk(Generation, chunking::Head<'a>),
     /// A piece of it.
     Piece(&'a [u8]),
@@ -74,7 +73,8 @@ enum State {
     Offered(ChunkStart),
     /// Who passes a chunk on reads it.
     Splicing(ChunkStart),
-    /// A chunk is read into its buffer, up to `end`. Of one that was passed on in part, the buffer has the rest alone.
+    /// A chunk is read into its buffer, up to `end`. Of one that was passed on in part, the buffer
+    /// has the rest alone.
     Filling {
         start: ChunkStart,
         memory: Memory,
@@ -122,7 +122,9 @@ impl Memory {
         match self {
             Memory::Pooled(buffer) => buffer.get(from..have).unwrap_or_default(),
             Memory::Own(own) => own.get(from..have).unwrap_or_default(),
-            Memory::Dropped(scratch) => scratch.get(..have.saturating_sub(from)).unwrap_or_default(),
+            Memory::Dropped(scratch) => {
+                scratch.get(..have.saturating_sub(from)).unwrap_or_default()
+            }
         }
     }
 
@@ -146,7 +148,8 @@ pub struct Inlet {
     small: Vec<u8>,
     start: usize,
     end: usize,
-    /// Whether a chunk was read last: then another one is likely, and is read into the front of its buffer.
+    /// Whether a chunk was read last: then another one is likely, and is read into the front of its
+    /// buffer.
     after_chunk: bool,
     /// The frame that is gathered, if its first bytes are elsewhere.
     aside: Option<Aside>,
@@ -258,7 +261,8 @@ impl Inlet {
         self.fill(Memory::Own(BytesMut::new()), Some(crc32fast::Hasher::new()));
     }
 
-    /// The chunk that comes leaves the pool: what is here of it is copied, and the rest is read to behind that.
+    /// The chunk that comes leaves the pool: what is here of it is copied, and the rest is read to
+    /// behind that.
     pub fn leave_pool(&mut self) {
         if let State::Filling { memory, have, .. } = &mut self.state
             && let Memory::Pooled(buffer) = memory
@@ -289,7 +293,8 @@ impl Inlet {
         }
     }
 
-    /// Reads the chunk that was shown into this buffer, for whoever passes it on to one that makes its CRC.
+    /// Reads the chunk that was shown into this buffer, for whoever passes it on to one that makes
+    /// its CRC.
     pub fn take_unchecked(&mut self, buffer: PoolBuf) {
         self.fill(Memory::Pooled(buffer), None);
     }
@@ -316,8 +321,9 @@ impl Inlet {
         self.state = State::Filling { start, memory, have, end: wanted, is_rest: false, crc };
     }
 
-    /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here of it already goes to
-    /// the front of this buffer; says how much that is. Then [`Inlet::passed`] or [`Inlet::take_rest`].
+    /// The chunk that was shown is read by the caller, who passes it on as it comes. What is here
+    /// of it already goes to the front of this buffer; says how much that is. Then
+    /// [`Inlet::passed`] or [`Inlet::take_rest`].
     pub fn begin_splice(&mut self, buffer: &mut PoolBuf) -> usize {
         let State::Offered(start) = self.state else { return 0 };
         self.state = State::Splicing(start);
@@ -337,8 +343,8 @@ impl Inlet {
         }
     }
 
-    /// The caller does not go on: what is left of the chunk is read into this buffer, from `have` to `end`. All of the
-    /// buffer up to there then comes as the chunk.
+    /// The caller does not go on: what is left of the chunk is read into this buffer, from `have`
+    /// to `end`. All of the buffer up to there then comes as the chunk.
     pub fn take_rest(&mut self, buffer: PoolBuf, have: usize, end: usize) {
         if let State::Splicing(start) = self.state {
             self.decoder.skip_payload(start.sent_len);
@@ -348,8 +354,8 @@ impl Inlet {
         }
     }
 
-    /// Whether chunks are likely to come next: then no more is read at a time than up to where one may begin, so that their
-    /// bytes are read to where they belong and nowhere else.
+    /// Whether chunks are likely to come next: then no more is read at a time than up to where one
+    /// may begin, so that their bytes are read to where they belong and nowhere else.
     pub fn expect_chunks(&mut self, likely: bool) {
         self.after_chunk = likely;
     }
@@ -371,11 +377,12 @@ impl Inlet {
         } else if self.small.is_empty() {
             self.small.resize(IDLE_BYTES, 0);
         }
-        let most = if self.after_chunk && self.aside.is_none() && matches!(self.state, State::Frames) {
-            self.before_next_chunk()
-        } else {
-            usize::MAX
-        };
+        let most =
+            if self.after_chunk && self.aside.is_none() && matches!(self.state, State::Frames) {
+                self.before_next_chunk()
+            } else {
+                usize::MAX
+            };
         match &mut self.state {
             State::Filling { memory, have, end, .. } => {
                 let missing = *end - *have;
@@ -385,16 +392,23 @@ impl Inlet {
                 let behind = self.small.get_mut(..behind).unwrap_or_default();
                 [IoSliceMut::new(chunk), IoSliceMut::new(behind)]
             }
-            State::Frames | State::Offered(_) | State::Splicing(_) | State::Dropping | State::Streaming => {
+            State::Frames
+            | State::Offered(_)
+            | State::Splicing(_)
+            | State::Dropping
+            | State::Streaming => {
                 let free = self.small.get_mut(self.end..).unwrap_or_default();
                 let most = most.min(free.len());
-                [IoSliceMut::new(free.get_mut(..most).unwrap_or_default()), IoSliceMut::new(&mut [])]
+                [
+                    IoSliceMut::new(free.get_mut(..most).unwrap_or_default()),
+                    IoSliceMut::new(&mut []),
+                ]
             }
         }
     }
 
-    /// Bytes that can be read without any of the next chunk's. The frame that is gathered is none, or its head would have
-    /// been shown; behind it there may be a chunk's head.
+    /// Bytes that can be read without any of the next chunk's. The frame that is gathered is none,
+    /// or its head would have been shown; behind it there may be a chunk's head.
     fn before_next_chunk(&self) -> usize {
         let held = self.small.get(self.start..self.end).unwrap_or_default();
         let missing = CHUNK_FRAME_HEAD_BYTES.saturating_sub(held.len());
@@ -441,9 +455,11 @@ impl Inlet {
                 *have = read;
                 behind
             }
-            State::Frames | State::Offered(_) | State::Splicing(_) | State::Dropping | State::Streaming => {
-                bytes
-            }
+            State::Frames
+            | State::Offered(_)
+            | State::Splicing(_)
+            | State::Dropping
+            | State::Streaming => bytes,
         };
         self.end = (self.end + behind).min(self.small.len());
     }
@@ -454,7 +470,9 @@ impl Inlet {
             return Err(FrameError::Truncated { missing: end - have });
         }
         if let Some(Aside { len, whole }) = self.aside {
-            return Err(FrameError::Truncated { missing: whole.saturating_sub(len + self.end - self.start) });
+            return Err(FrameError::Truncated {
+                missing: whole.saturating_sub(len + self.end - self.start),
+            });
         }
         self.decoder.finish(self.small.get(self.start..self.end).unwrap_or_default())
     }
@@ -464,7 +482,8 @@ impl Inlet {
         matches!(self.state, State::Filling { have, end, .. } if have < end)
     }
 
-    /// The connection is over: gives what is here of the chunk in whose middle it ended. The next one goes on with it.
+    /// The connection is over: gives what is here of the chunk in whose middle it ended. The next
+    /// one goes on with it.
     pub fn cut(&mut self) -> Option<Part> {
         match &self.state {
             State::Filling { memory: Memory::Dropped(_), .. } => None,
@@ -488,7 +507,11 @@ impl Inlet {
         let mut input = self.small.get(self.start..self.end).unwrap_or_default();
         match self.decoder.clone().poll(&mut input) {
             Ok(chunking::Step::Head(head)) => Some(head.code),
-            Ok(chunking::Step::NeedMore { .. } | chunking::Step::Payload(_) | chunking::Step::End { .. })
+            Ok(
+                chunking::Step::NeedMore { .. }
+                | chunking::Step::Payload(_)
+                | chunking::Step::End { .. },
+            )
             | Err(_) => None,
         }
     }
@@ -516,7 +539,8 @@ impl Inlet {
         }
     }
 
-    /// The chunk that is next, if one is and its head is here. One whose head makes no sense is dropped.
+    /// The chunk that is next, if one is and its head is here. One whose head makes no sense is
+    /// dropped.
     fn next_chunk(&mut self) -> Result<Option<ChunkStart>, FrameError> {
         if self.chunk_is_next() { self.chunk_head() } else { Ok(None) }
     }
@@ -586,9 +610,9 @@ impl Inlet {
             chunking::Step::Head(head) => {
                 Ok(head.payload_len > limit && head.kind().is_ok_and(Kind::is_classic_bulk))
             }
-            chunking::Step::NeedMore { .. } | chunking::Step::Payload(_) | chunking::Step::End { .. } => {
-                Ok(false)
-            }
+            chunking::Step::NeedMore { .. }
+            | chunking::Step::Payload(_)
+            | chunking::Step::End { .. } => Ok(false),
         }
     }
 

@@ -43,7 +43,9 @@ fn read(stream: &[u8], pieces: &[usize], take: bool) -> Vec<String> {
                 inlet.filled(got);
                 continue;
             }
-            Step::Frame(_, frame) => format!("{} {}", frame.head.kind().unwrap(), frame.payload.len()),
+            Step::Frame(_, frame) => {
+                format!("{} {}", frame.head.kind().unwrap(), frame.payload.len())
+            }
             Step::Chunk(start) => {
                 match take {
                     true if start.head.offset == 0 => inlet.take_unchecked(pool.take().unwrap()),
@@ -105,7 +107,8 @@ fn chunks_frames_and_large_frames_come_apart_however_they_are_cut() {
     ];
     for pieces in [&[1usize, 63, 64, 65][..], &[100_000], &[7, 5000, 300_000, 2], &[usize::MAX]] {
         assert_eq!(read(&stream, pieces, true), expected, "{pieces:?}");
-        let skipped: Vec<&str> = expected.into_iter().filter(|line| !line.starts_with("came")).collect();
+        let skipped: Vec<&str> =
+            expected.into_iter().filter(|line| !line.starts_with("came")).collect();
         assert_eq!(read(&stream, pieces, false), skipped, "{pieces:?}");
     }
 }
@@ -188,7 +191,8 @@ fn what_is_here_of_a_chunk_that_breaks_off_can_be_kept_but_not_of_one_that_was_p
 #[test]
 fn between_chunks_nothing_of_a_chunk_is_read_anywhere_but_into_its_buffer() {
     let noise: Vec<u8> = (0..200_000u32).map(|at| at.to_le_bytes()[1]).collect();
-    // Frames of all sizes between chunks: shorter than a chunk's head, a little longer, and long ones.
+    // Frames of all sizes between chunks: shorter than a chunk's head, a little longer, and long
+    // ones.
     let parts = [
         frame(Kind::Open, &noise[..80]),
         chunk(0, &noise),

@@ -19,8 +19,8 @@ pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use pace::{Pace, Speed};
 pub use parts::{PEER_PARTS_MAX, Part, Parts};
 pub use pulse::{
-    Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX, SILENCE_MIN,
-    Signs, frame_window,
+    Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX,
+    SILENCE_MIN, Signs, frame_window,
 };
 pub use receiving::{Receiving, bytes_of};
 pub use sending::{SendPhase, Sending};

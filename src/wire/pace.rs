@@ -1,5 +1,6 @@
-//! How fast the other side of a connection takes what it is sent, by what it acknowledges. To a slow one chunks go in pieces, one
-//! after the other, so that other frames do not wait for a whole chunk, or for several.
+//! How fast the other side of a connection takes what it is sent, by what it acknowledges. To a
+//! slow one chunks go in pieces, one after the other, so that other frames do not wait for a whole
+//! chunk, or for several.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,8 @@ pub(crate) enum Speed {
 }
 
 impl Speed {
-    /// How long pieces of chunks are to be: what the line takes in a second, within limits. `None` if chunks go whole.
+    /// How long pieces of chunks are to be: what the line takes in a second, within limits. `None`
+    /// if chunks go whole.
     pub(crate) fn piece_bytes(self) -> Option<u32> {
         match self {
             Speed::Unknown | Speed::Fast => None,
@@ -82,7 +84,8 @@ impl Pace {
             Speed::Unknown | Speed::Fast => CHUNK_WAIT,
             Speed::Slow(_) => CHUNK_QUICK,
         };
-        let is_slow = u128::from(bytes) * limit.as_micros() < u128::from(chunk) * u128::from(micros);
+        let is_slow =
+            u128::from(bytes) * limit.as_micros() < u128::from(chunk) * u128::from(micros);
         self.speed = if is_slow { Speed::Slow(bytes_s) } else { Speed::Fast };
         self.since = Some((now, taken));
     }
@@ -113,7 +116,10 @@ mod tests {
             }
         }
         let piece = |bytes_s| Speed::Slow(bytes_s).piece_bytes();
-        assert_eq!((piece(0), piece(20_000), piece(500_000)), (Some(16_384), Some(20_000), Some(65_536)));
+        assert_eq!(
+            (piece(0), piece(20_000), piece(500_000)),
+            (Some(16_384), Some(20_000), Some(65_536))
+        );
         assert_eq!((Speed::Fast.piece_bytes(), Speed::Unknown.piece_bytes()), (None, None));
     }
 

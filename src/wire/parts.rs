@@ -1,9 +1,10 @@
-//! The first bytes of chunks that are not whole: what a connection that broke had brought of one, and chunks that come in
-//! pieces. What is here need not be sent again.
+//! The first bytes of chunks that are not whole: what a connection that broke had brought of one,
+//! and chunks that come in pieces. What is here need not be sent again.
 //!
-//! Bounded: one for each transfer, and so many in all; who needs room for another drops the one that nothing came for longest.
-//! A part is only a promise that a sender need not keep, so dropping it costs bytes and nothing else. Nothing here looks at the
-//! bytes: a chunk that was put together is checked like one that came whole.
+//! Bounded: one for each transfer, and so many in all; who needs room for another drops the one
+//! that nothing came for longest. A part is only a promise that a sender need not keep, so dropping
+//! it costs bytes and nothing else. Nothing here looks at the bytes: a chunk that was put together
+//! is checked like one that came whole.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// A part with these bytes; `None` if there are none, or it is no part of a chunk.
+    /// A part with these bytes; `None` if there are none, or it is not a part of a chunk.
     pub fn new(transfer: Uuid, head: ChunkHead, sent_len: u32, bytes: &[u8]) -> Option<Self> {
         let room = usize::try_from(sent_len).ok().filter(|room| *room <= BUFFER_BYTES)?;
         if bytes.is_empty() || bytes.len() >= room {
@@ -91,8 +92,9 @@ impl Parts {
     /// Keeps a part. Of two of the same chunk the longer one stays.
     pub fn keep(&mut self, part: Part) {
         let before = self.take(part.transfer);
-        let longer =
-            before.filter(|old| old.is_of(&part.head, part.sent_len) && old.bytes.len() > part.bytes.len());
+        let longer = before.filter(|old| {
+            old.is_of(&part.head, part.sent_len) && old.bytes.len() > part.bytes.len()
+        });
         self.put(longer.unwrap_or(part));
     }
 
@@ -110,20 +112,27 @@ impl Parts {
     }
 
     /// What a Grant says of a transfer, unless that chunk is here: `is_here` says so.
-    pub fn held(&self, transfer: Uuid, plan: &ChunkPlan, is_here: impl FnOnce(u32) -> bool) -> HeldPart {
+    pub fn held(
+        &self,
+        transfer: Uuid,
+        plan: &ChunkPlan,
+        is_here: impl FnOnce(u32) -> bool,
+    ) -> HeldPart {
         let part = self.kept.iter().find(|part| part.transfer == transfer);
         HeldPart(part.and_then(|part| part.told(plan)).filter(|told| !is_here(told.index)))
     }
 
-    /// A piece of a chunk came: gives the chunk if it is the last one. One that does not fit what is here is dropped with it:
-    /// the chunk is missed when the transfer is done.
+    /// A piece of a chunk came: gives the chunk if it is the last one. One that does not fit what
+    /// is here is dropped with it: the chunk is missed when the transfer is done.
     pub fn piece(&mut self, transfer: Uuid, piece: &Piece<'_>) -> Option<InChunk> {
         let Piece { head, sent_len, from, bytes } = *piece;
         let (from, all) = (usize::try_from(from).ok()?, usize::try_from(sent_len).ok()?);
         let before = self.take(transfer).filter(|part| part.is_of(&head, sent_len));
         let mut part = match before {
             Some(part) if part.bytes.len() == from => part,
-            Some(_) | None if from == 0 => Part { transfer, head, sent_len, bytes: BytesMut::new() },
+            Some(_) | None if from == 0 => {
+                Part { transfer, head, sent_len, bytes: BytesMut::new() }
+            }
             Some(_) | None => return None,
         };
         if all > BUFFER_BYTES || bytes.len() > all - part.bytes.len() {
@@ -185,7 +194,11 @@ mod tests {
         parts.keep(Part::new(A, head, 16_384, &whole[..300]).unwrap());
         let told = PartOf { index: 1, bytes: 300, crc_sent: head.crc_sent };
         assert_eq!(parts.held(A, &plan(), |_| false), HeldPart(Some(told)));
-        assert_eq!(parts.held(A, &plan(), |index| index == 1), HeldPart(None), "it came on another way");
+        assert_eq!(
+            parts.held(A, &plan(), |index| index == 1),
+            HeldPart(None),
+            "it came on another way"
+        );
         assert_eq!(parts.held(B, &plan(), |_| false), HeldPart(None));
         let rest = |from: usize, to: usize| Piece {
             head,
@@ -231,7 +244,7 @@ mod tests {
         let beyond = Piece { sent_len: 50, ..piece(head(), 0, 100) };
         assert_eq!((parts.piece(A, &beyond), parts.len()), (None, 0));
         assert!(Part::new(A, head(), u32::MAX, BYTES).is_none());
-        assert!(Part::new(A, head(), 10_000, BYTES).is_none(), "that is no part");
+        assert!(Part::new(A, head(), 10_000, BYTES).is_none(), "that is not a part");
         assert!(Part::new(A, head(), 10_000, &[]).is_none());
     }
 
@@ -264,7 +277,9 @@ mod tests {
             parts.keep(cut(Uuid::from_u128(transfer), 10));
         }
         assert_eq!(parts.len(), 2);
-        assert!(parts.take(Uuid::from_u128(99)).is_some() && parts.take(Uuid::from_u128(100)).is_some());
+        assert!(
+            parts.take(Uuid::from_u128(99)).is_some() && parts.take(Uuid::from_u128(100)).is_some()
+        );
         // One that grows is not the oldest.
         parts.keep(cut(A, 10));
         parts.keep(cut(B, 10));

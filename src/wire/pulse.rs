@@ -1,13 +1,16 @@
-//! Whether the other side of a connection lives, judged by the bytes that come. Free of I/O; time is passed in.
+//! Whether the other side of a connection lives, judged by the bytes that come. Free of I/O; time
+//! is passed in.
 //!
-//! TCP keeps a connection whose other end is stopped, or that something on the way has forgotten, for ever. So peers that
-//! both know Keepalive send one when they have nothing else to say, and who hears nothing at all for the silence limit takes
-//! the connection for dead. And whoever the peer is: a frame that has begun has to go on. It is judged by what it brings in
-//! each window, not by how long it takes in all, so that a slow line is none that is dead; a frame whose length was damaged on
-//! the way gets nothing but the small frames behind it, and is found out by that.
+//! TCP keeps a connection whose other end is stopped, or that something on the way has forgotten,
+//! for ever. So peers that both know Keepalive send one when they have nothing else to say, and who
+//! hears nothing at all for the silence limit takes the connection for dead. And whoever the peer
+//! is: a frame that has begun has to go on. It is judged by what it brings in each window, not by
+//! how long it takes in all, so that a slow line is none that is dead; a frame whose length was
+//! damaged on the way gets nothing but the small frames behind it, and is found out by that.
 //!
-//! Nobody is judged before what waits in our own socket was read: after the limit there is a moment more, and who was stopped
-//! itself, and so comes late, takes another. Leaders, workers and clients read with it.
+//! Nobody is judged before what waits in our own socket was read: after the limit there is a moment
+//! more, and who was stopped itself, and so comes late, takes another. Leaders, workers and clients
+//! read with it.
 
 use std::time::Duration;
 
@@ -15,16 +18,19 @@ use chunking::message::{Features, LimitId, Welcome};
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// The longest time in which a frame that has begun has to bring [`FRAME_BYTES_PER_SECOND_MIN`] on average, or its end.
+/// The longest time in which a frame that has begun has to bring [`FRAME_BYTES_PER_SECOND_MIN`] on
+/// average, or its end.
 pub const FRAME_WINDOW_MAX: Duration = Duration::from_secs(30);
 
-/// See [`FRAME_WINDOW_MAX`]. It is far below any line that is of use, and far above what keepalives and heartbeats make.
+/// See [`FRAME_WINDOW_MAX`]. It is far below any line that is of use, and far above what keepalives
+/// and heartbeats make.
 pub const FRAME_BYTES_PER_SECOND_MIN: u64 = 1024;
 
 /// Between two signs of life, unless the leader's Welcome says. It is that of heartbeats.
 pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// A quarter of this is the time between two signs of life, so that a peer may be stopped for some seconds and lose one or two.
+/// A quarter of this is the time between two signs of life, so that a peer may be stopped for some
+/// seconds and lose one or two.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// The shortest silence that counts, whatever a Welcome says.
@@ -50,9 +56,11 @@ pub struct Signs {
 impl Signs {
     /// What a Welcome says, if both sides know Keepalive.
     pub fn in_welcome(welcome: &Welcome) -> Option<Self> {
-        let ms = |id: LimitId| welcome.limits.value(id).filter(|ms| *ms > 0).map(Duration::from_millis);
+        let ms =
+            |id: LimitId| welcome.limits.value(id).filter(|ms| *ms > 0).map(Duration::from_millis);
         let silence = ms(LimitId::SILENCE_MS).unwrap_or(SILENCE_MAX).max(SILENCE_MIN);
-        let every = ms(LimitId::HEARTBEAT_MS).unwrap_or(KEEPALIVE_EVERY).clamp(EVERY_MIN, silence / 3);
+        let every =
+            ms(LimitId::HEARTBEAT_MS).unwrap_or(KEEPALIVE_EVERY).clamp(EVERY_MIN, silence / 3);
         welcome.features.has(Features::KEEPALIVE).then_some(Signs { every, silence })
     }
 }
@@ -60,12 +68,8 @@ impl Signs {
 /// Why the other side counts as dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Dead {
-    /// Nothing came.
     #[error("nothing came for {} ms, not even a keepalive: the line is dead, or the other side hangs", .silence.as_millis())]
-    Silent {
-        /// The limit.
-        silence: Duration,
-    },
+    Silent { silence: Duration },
     /// A frame does not go on.
     #[error(
         "a frame that has begun got {bytes} bytes in {} ms, where {} are the least: it broke off, or its length was damaged on \
@@ -114,7 +118,8 @@ impl Watch {
             None if now < self.since + limit => false,
             Some(until) if now < until => false,
             Some(until) if now < until + moment => true,
-            // Now it is over, or we have been away ourselves: what came meanwhile has not been looked at.
+            // Now it is over, or we have been away ourselves: what came meanwhile has not been
+            // looked at.
             None | Some(_) => {
                 self.last_moment = Some(now + moment);
                 false
@@ -161,7 +166,8 @@ impl Pulse {
         self.frame_window = frame_window;
     }
 
-    /// Something is about to be read, perhaps in the middle of a frame. Gives until when that may take; then [`Pulse::late`].
+    /// Something is about to be read, perhaps in the middle of a frame. Gives until when that may
+    /// take; then [`Pulse::late`].
     pub fn waits(&mut self, now: Instant, inside_frame: bool) -> Option<Instant> {
         match inside_frame {
             true => {
@@ -170,7 +176,8 @@ impl Pulse {
             false => self.frame = None,
         }
         let frame = self.frame.map(|frame| frame.watch.due(self.frame_window));
-        let quiet = self.silence.map(|silence| self.quiet.get_or_insert(Watch::new(now)).due(silence));
+        let quiet =
+            self.silence.map(|silence| self.quiet.get_or_insert(Watch::new(now)).due(silence));
         frame.into_iter().chain(quiet).min()
     }
 
@@ -192,7 +199,8 @@ impl Pulse {
         (self.quiet, self.frame) = (None, None);
     }
 
-    /// The time that [`Pulse::waits`] gave has come, and nothing else: whether the other side is dead.
+    /// The time that [`Pulse::waits`] gave has come, and nothing else: whether the other side is
+    /// dead.
     pub fn late(&mut self, now: Instant) -> Option<Dead> {
         if let (Some(silence), Some(quiet)) = (self.silence, &mut self.quiet)
             && quiet.is_over(now, silence)
@@ -215,8 +223,13 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// A second by second run: what came in each, and whether that is inside a frame. Says when it was found dead.
-    fn run(pulse: &mut Pulse, seconds: u32, came: impl Fn(u32) -> (usize, bool)) -> Option<(u32, Dead)> {
+    /// A second by second run: what came in each, and whether that is inside a frame. Says when it
+    /// was found dead.
+    fn run(
+        pulse: &mut Pulse,
+        seconds: u32,
+        came: impl Fn(u32) -> (usize, bool),
+    ) -> Option<(u32, Dead)> {
         let start = Instant::now();
         let mut inside = false;
         for second in 0..seconds {
@@ -241,9 +254,16 @@ mod tests {
     #[test]
     fn silence_is_dead_after_the_limit_and_a_moment_and_a_sign_every_now_and_then_is_life() {
         let mut pulse = Pulse::default();
-        assert_eq!(run(&mut pulse, 10_000, |_| (0, false)), None, "a classic peer may be idle for ever");
+        assert_eq!(
+            run(&mut pulse, 10_000, |_| (0, false)),
+            None,
+            "a classic peer may be idle for ever"
+        );
         pulse.expect(SILENCE_MAX);
-        assert_eq!(run(&mut pulse, 1000, |second| (usize::from(second.is_multiple_of(19)), false)), None);
+        assert_eq!(
+            run(&mut pulse, 1000, |second| (usize::from(second.is_multiple_of(19)), false)),
+            None
+        );
         let mut pulse = Pulse::default();
         pulse.expect(SILENCE_MAX);
         let dead = run(&mut pulse, 100, |_| (0, false));
@@ -253,7 +273,8 @@ mod tests {
     #[test]
     fn half_a_frame_is_dead_and_one_that_goes_on_slowly_is_not() {
         let mut pulse = Pulse::default();
-        let broken = run(&mut pulse, 100, |second| if second == 5 { (100, true) } else { (0, true) });
+        let broken =
+            run(&mut pulse, 100, |second| if second == 5 { (100, true) } else { (0, true) });
         assert_eq!(broken, Some((37, Dead::HalfFrame { bytes: 0, window: FRAME_WINDOW_MAX })));
         // 20 KB in a second, for as long as it takes.
         let mut slow = Pulse::default();
@@ -271,7 +292,10 @@ mod tests {
         pulse.expect(SILENCE_MAX);
         let beat = |second: u32| if second.is_multiple_of(5) { (44, true) } else { (0, true) };
         let (second, dead) = run(&mut pulse, 100, beat).unwrap();
-        assert!(matches!(dead, Dead::HalfFrame { .. }) && (31..40).contains(&second), "{second} {dead}");
+        assert!(
+            matches!(dead, Dead::HalfFrame { .. }) && (31..40).contains(&second),
+            "{second} {dead}"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! One blob on its way from one sender, as far as it has come: which chunks are here, and what they hash to.
+//! One blob on its way from one sender, as far as it has come: which chunks are here, and what they
+//! hash to.
 //!
 //! Pure. Whoever takes a blob in at the end of its way (`transfer::Incoming`) and the leader that
 //! passes it on keep one each, as they do with [`Sending`](super::Sending) on the way out.
@@ -20,7 +21,12 @@ pub struct Receiving {
 impl Receiving {
     /// Nothing has come.
     pub fn new(plan: ChunkPlan) -> Self {
-        Receiving { plan, held: Bitmap::new(plan.count()), crcs: ChunkCrcs::default(), was_wrong: false }
+        Receiving {
+            plan,
+            held: Bitmap::new(plan.count()),
+            crcs: ChunkCrcs::default(),
+            was_wrong: false,
+        }
     }
 
     /// How the blob is cut.
@@ -87,7 +93,8 @@ impl Receiving {
         self.crcs.digest(&self.plan)
     }
 
-    /// All has come, and is not what its sender says it is. That may happen once; says whether it did before.
+    /// All has come, and is not what its sender says it is. That may happen once; says whether it
+    /// did before.
     pub fn is_wrong_again(&mut self) -> bool {
         std::mem::replace(&mut self.was_wrong, true)
     }

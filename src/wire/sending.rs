@@ -134,7 +134,8 @@ impl Sending {
     /// first ones of the very same.
     pub fn goes_on_from(&mut self, index: u32, head: &ChunkHead, sent_len: usize) -> u32 {
         let part = self.part.take_if(|part| part.index == index);
-        let fits = |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < sent_len;
+        let fits =
+            |part: &PartOf| part.crc_sent == head.crc_sent && (part.bytes as usize) < sent_len;
         part.filter(fits).map_or(0, |part| part.bytes)
     }
 

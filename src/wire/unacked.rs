@@ -1,5 +1,6 @@
-//! How much of what was written to a socket the other side has not acknowledged: progress of a peer that is slow cannot be seen
-//! by the room in the send buffer, which the system gives back in large steps.
+//! How much of what was written to a socket the other side has not acknowledged: progress of a peer
+//! that is slow cannot be seen by the room in the send buffer, which the system gives back in large
+//! steps.
 //!
 //! The system is asked by an ioctl, for which the crates at hand have no safe call.
 #![cfg_attr(target_os = "linux", allow(unsafe_code))]
@@ -12,8 +13,10 @@ pub(crate) fn unacknowledged(socket: &Socket) -> Option<u64> {
     use rustix::ioctl::{Getter, Opcode, ioctl};
     /// SIOCOUTQ, which has the number of TIOCOUTQ; see tcp(7).
     const OUTQ: Opcode = 0x5411;
-    // SAFETY: for a socket, this request writes one `int` and changes nothing; the descriptor is borrowed for the call.
-    let bytes: std::ffi::c_int = unsafe { ioctl(socket, Getter::<OUTQ, std::ffi::c_int>::new()) }.ok()?;
+    // SAFETY: for a socket, this request writes one `int` and changes nothing; the descriptor is
+    // borrowed for the call.
+    let bytes: std::ffi::c_int =
+        unsafe { ioctl(socket, Getter::<OUTQ, std::ffi::c_int>::new()) }.ok()?;
     u64::try_from(bytes).ok()
 }
 
@@ -23,8 +26,8 @@ pub(crate) fn unacknowledged(_socket: &Socket) -> Option<u64> {
     None
 }
 
-/// Limits what the system takes of what it cannot send yet: what is written behind that waits with whoever writes it. Where the
-/// system knows no such limit, nothing changes.
+/// Limits what the system takes of what it cannot send yet: what is written behind that waits with
+/// whoever writes it. Where the system knows no such limit, nothing changes.
 #[cfg(target_os = "linux")]
 pub(crate) fn limit_unsent(socket: &Socket, bytes: u32) {
     socket.set_tcp_notsent_lowat(bytes).ok();

@@ -1,7 +1,9 @@
-//! One attempt at one job: the handler is run, watched and, if need be, stopped; what it gives becomes the answer.
+//! One attempt at one job: the handler is run, watched and, if need be, stopped; what it gives
+//! becomes the answer.
 //!
-//! A handler that panics, runs too long or does not react to a cancel costs its own job only. Sessions call it for each
-//! job; an embedding program can call [`run_once`] to try its handler without a leader.
+//! A handler that panics, runs too long or does not react to a cancel costs its own job only.
+//! Sessions call it for each job; an embedding program can call [`run_once`] to try its handler
+//! without a leader.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +18,8 @@ use uuid::Uuid;
 use super::cache::KeptDatasets;
 use super::directory::JobDirectory;
 use super::handler::{
-    Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note, StopReason,
+    Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note,
+    StopReason,
 };
 use super::limits::CANCEL_GRACE;
 use crate::model::{JobResult, JobStatus};

@@ -57,7 +57,9 @@ mod tests {
         let mut next = 7u64;
         let mut sizes = Vec::new();
         for _ in 0..2000 {
-            next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            next = next
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let before = backlog.keep_places(sizes.clone());
             let choice = usize::try_from(next >> 40).unwrap();
             if choice % 2 == 0 || sizes.is_empty() {

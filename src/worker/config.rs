@@ -25,8 +25,8 @@ pub struct WorkerConfig {
     pub leader: String,
     /// The worker's id; the same id after a restart lets the leader know it again.
     pub id: Uuid,
-    /// Tells this process from another one under the same id: the leader lets a worker take over its own connection, and no
-    /// other's.
+    /// Tells this process from another one under the same id: the leader lets a worker take over
+    /// its own connection, and no other's.
     pub instance: Uuid,
     /// What it calls itself in the leader's logs.
     pub name: Option<String>,
@@ -34,8 +34,8 @@ pub struct WorkerConfig {
     pub patterns: Vec<String>,
     /// Jobs at a time (WX06).
     pub parallel_max: u32,
-    /// The share of the processors above which credit is withheld for a moment (WX07, CR07). Off for handlers that are
-    /// no programs.
+    /// The share of the processors above which credit is withheld for a moment (WX07, CR07). Off
+    /// for handlers that are no programs.
     pub cpu_cap: Option<f64>,
     /// Job directories are made beneath it (WX02).
     pub work_dir: PathBuf,
@@ -45,11 +45,11 @@ pub struct WorkerConfig {
     pub cache_only: bool,
     /// The classic worker on this host that the cache is kept for.
     pub cache_for: Option<Uuid>,
-    /// Take jobs whose payload is no JobRequest too (M19): any bytes, which the handler has to make sense of. Off for
-    /// [`Exec`](super::Exec), which runs programs that requests name.
+    /// Take jobs whose payload is not a JobRequest too (M19): any bytes, which the handler has to
+    /// make sense of. Off for [`Exec`](super::Exec), which runs programs that requests name.
     pub takes_raw: bool,
-    /// Keep results as files in the work directory until the leader has them, so that a worker that is started again
-    /// under the same id can send them (C31). Of use only with an id of one's own.
+    /// Keep results as files in the work directory until the leader has them, so that a worker that
+    /// is started again under the same id can send them (C31). Of use only with an id of one's own.
     pub keep_results: bool,
     /// Bytes of results that may wait for the leader while their jobs' places are given to others.
     /// By default [`RETURNING_BYTES_MAX`](super::limits::RETURNING_BYTES_MAX), or a tenth of the
@@ -59,9 +59,11 @@ pub struct WorkerConfig {
     pub keep_failed: bool,
     /// How long a job may run that names no limit itself.
     pub time_limit: Option<Duration>,
-    /// How long to wait for a Welcome before a leader that has never sent one counts as a classic one.
+    /// How long to wait for a Welcome before a leader that has never sent one counts as a classic
+    /// one.
     pub welcome_wait: Duration,
-    /// How long a leader that is known for a heft one may take to answer on a new connection before that is given up for another.
+    /// How long a leader that is known for a heft one may take to answer on a new connection before
+    /// that is given up for another.
     pub welcome_wait_max: Duration,
     /// When, and how often, a leader that has sent nothing at all is looked for on another
     /// connection: it may be a classic one, or the line is dead.
@@ -118,7 +120,9 @@ impl WorkerConfig {
         if !(1..=PARALLEL_MAX).contains(&self.parallel_max) {
             return over("jobs at a time", self.parallel_max as usize, PARALLEL_MAX as usize);
         }
-        if let Some(name) = self.name.as_ref().filter(|name| !(1..=NAME_BYTES_MAX).contains(&name.len())) {
+        if let Some(name) =
+            self.name.as_ref().filter(|name| !(1..=NAME_BYTES_MAX).contains(&name.len()))
+        {
             return over("bytes in the worker's name", name.len(), NAME_BYTES_MAX);
         }
         let frame = hello(&self);
@@ -130,7 +134,9 @@ impl WorkerConfig {
             return Err(ConfigError::Idle);
         }
         match self.cpu_cap {
-            Some(cap) if !(0.10..=0.95).contains(&cap) => return Err(ConfigError::CpuCap { value: cap }),
+            Some(cap) if !(0.10..=0.95).contains(&cap) => {
+                return Err(ConfigError::CpuCap { value: cap });
+            }
             Some(_) | None => {}
         }
         match is_address(&self.leader) {
@@ -144,7 +150,7 @@ impl WorkerConfig {
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ConfigError {
     /// The leader's address has no host or port.
-    #[error("\"{value}\" is no leader's address: write host:port, such as 127.0.0.1:5000")]
+    #[error("\"{value}\" is not a leader's address: write host:port, such as 127.0.0.1:5000")]
     Leader {
         /// What was given.
         value: String,
@@ -202,12 +208,21 @@ mod tests {
             (WorkerConfig { leader: "h:70000".into(), ..sound.clone() }, "write host:port"),
             (WorkerConfig { leader: "h:0".into(), ..sound.clone() }, "write host:port"),
             (WorkerConfig { leader: "a b:5000".into(), ..sound.clone() }, "write host:port"),
-            (WorkerConfig { parallel_max: 0, ..sound.clone() }, "0 jobs at a time: give 1 to 10000"),
+            (
+                WorkerConfig { parallel_max: 0, ..sound.clone() },
+                "0 jobs at a time: give 1 to 10000",
+            ),
             (WorkerConfig { cpu_cap: Some(0.05), ..sound.clone() }, "0.10 to 0.95"),
             (WorkerConfig { cpu_cap: Some(f64::NAN), ..sound.clone() }, "0.10 to 0.95"),
             (WorkerConfig { patterns: vec!["a\nb".into()], ..sound.clone() }, "control character"),
-            (WorkerConfig { patterns: vec!["a".into(), "".into()], ..sound.clone() }, "number 2 is empty"),
-            (WorkerConfig { patterns: vec!["job.assign.>.a".into()], ..sound.clone() }, "wrong place"),
+            (
+                WorkerConfig { patterns: vec!["a".into(), "".into()], ..sound.clone() },
+                "number 2 is empty",
+            ),
+            (
+                WorkerConfig { patterns: vec!["job.assign.>.a".into()], ..sound.clone() },
+                "wrong place",
+            ),
             (
                 WorkerConfig { name: Some("x".repeat(5000)), ..sound.clone() },
                 "5000 bytes in the worker's name",

@@ -1,5 +1,6 @@
-//! The credit a worker gives its leader: how much is out, and what is held back for a moment because the processors are
-//! busy (WX07, CR07). Free of I/O; the session tells it the time and sends what it says.
+//! The credit a worker gives its leader: how much is out, and what is held back for a moment
+//! because the processors are busy (WX07, CR07). Free of I/O; the session tells it the time and
+//! sends what it says.
 
 use std::collections::VecDeque;
 
@@ -42,7 +43,8 @@ impl CreditLedger {
         }
     }
 
-    /// The credit to give now: what has waited long enough, or all of it when the processors have calmed down.
+    /// The credit to give now: what has waited long enough, or all of it when the processors have
+    /// calmed down.
     pub(super) fn release(&mut self, now: Instant, busy: bool) -> u32 {
         let before = self.withheld.len();
         self.withheld.retain(|due| busy && *due > now);

@@ -1,15 +1,18 @@
-//! A job's directory: made empty, closed to others, held by a lock, removed when the result is safe (WX02, WX10, C21).
+//! A job's directory: made empty, closed to others, held by a lock, removed when the result is safe
+//! (WX02, WX10, C21).
 //!
-//! It is `<work directory>/heft/<job id as 32 digits>`. Classic workers use `<work directory>/<job id>`, without any lock, and
-//! the default work directory is theirs too. A job that is requeued can be with both, so neither a lock nor a mark in a
-//! shared name would do: a classic worker would enter a directory of ours, and lose it with us. Everything in `heft` is
+//! It is `<work directory>/heft/<job id as 32 digits>`. Classic workers use
+//! `<work directory>/<job id>`, without any lock, and the default work directory is theirs too. A
+//! job that is requeued can be with both, so neither a lock nor a mark in a shared name would do: a
+//! classic worker would enter a directory of ours, and lose it with us. Everything in `heft` is
 //! ours, and nothing beside it is ever entered or removed.
 //!
-//! Two workers may share a work directory and even be given the same job; the lock keeps one from removing what the
-//! other uses, and the second takes a name with a number.
+//! Two workers may share a work directory and even be given the same job; the lock keeps one from
+//! removing what the other uses, and the second takes a name with a number.
 //!
-//! Large parts of a result (the archive, long outputs) are files in a second directory beside it, `<name>.out`, which comes
-//! with the first of them, belongs to whoever holds the lock and goes with the directory.
+//! Large parts of a result (the archive, long outputs) are files in a second directory beside it,
+//! `<name>.out`, which comes with the first of them, belongs to whoever holds the lock and goes
+//! with the directory.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -66,14 +69,14 @@ pub(super) fn claim_own(work_dir: &Path) -> io::Result<()> {
 
 fn in_the_way(own: &Path) -> io::Error {
     let text = format!(
-        "{} is no directory: heft's workers keep their jobs there; remove it, or name another work directory",
+        "{} is not a directory: heft's workers keep their jobs there; remove it, or name another work directory",
         own.display()
     );
     io::Error::new(io::ErrorKind::NotADirectory, text)
 }
 
-/// Makes the part of a work directory that is ours, if it is not there yet. It is closed to others, whoever may use the work
-/// directory: whoever can write to it could have a worker write elsewhere.
+/// Makes the part of a work directory that is ours, if it is not there yet. It is closed to others,
+/// whoever may use the work directory: whoever can write to it could have a worker write elsewhere.
 fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
     let own = work_dir.join(OWN);
     let told = |error: io::Error| {
@@ -109,8 +112,8 @@ fn make_own(work_dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A job's directory as it was opened when it was made: files are read and written beneath the handle, whatever becomes of the
-/// path meanwhile.
+/// A job's directory as it was opened when it was made: files are read and written beneath the
+/// handle, whatever becomes of the path meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct OpenDirectory {
     path: PathBuf,
@@ -132,7 +135,8 @@ impl OpenDirectory {
         fstat(&*self.handle).is_ok_and(|found| found.st_nlink == 0)
     }
 
-    /// A path by which this process and its children reach the directory that is open, where the system has such paths.
+    /// A path by which this process and its children reach the directory that is open, where the
+    /// system has such paths.
     pub(super) fn as_current(&self) -> PathBuf {
         let open = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd()));
         if open.exists() { open } else { self.path.clone() }
@@ -145,7 +149,8 @@ impl OpenDirectory {
     }
 }
 
-/// A directory that belongs to one job. Dropping it leaves the files and gives up the lock, once nobody works in it.
+/// A directory that belongs to one job. Dropping it leaves the files and gives up the lock, once
+/// nobody works in it.
 #[derive(Debug)]
 pub struct JobDirectory {
     /// Its handle holds the lock.
@@ -153,7 +158,8 @@ pub struct JobDirectory {
 }
 
 impl JobDirectory {
-    /// Makes the directory of `job` in our part of `work_dir`. What an ended worker left under that name is removed.
+    /// Makes the directory of `job` in our part of `work_dir`. What an ended worker left under that
+    /// name is removed.
     pub fn make(work_dir: &Path, job: Uuid) -> io::Result<Self> {
         let root = make_own(work_dir)?;
         let first = root.join(job.simple().to_string());
@@ -196,9 +202,12 @@ impl JobDirectory {
             Err(error) => return Err(told(error)),
         }
         let Some(lock) = lock(&path).map_err(told)? else { return Ok(None) };
-        // Not before the directory is ours: until then they may be those of another worker, which holds it.
+        // Not before the directory is ours: until then they may be those of another worker, which
+        // holds it.
         remove_if_there(&outputs_beside(&path)).map_err(told)?;
-        Ok(Some(JobDirectory { open: OpenDirectory { path: path.clone(), handle: Arc::new(lock) } }))
+        Ok(Some(JobDirectory {
+            open: OpenDirectory { path: path.clone(), handle: Arc::new(lock) },
+        }))
     }
 
     /// Where it is.
@@ -233,13 +242,14 @@ impl JobDirectory {
 pub struct Abandoned {
     /// Directories of ours that no worker held, and that are removed.
     pub removed: usize,
-    /// Directories that are named like those of jobs and lie beside ours. They belong to classic workers, which may be using
-    /// them, or are what a heft left that had no part of its own; nobody can tell. They stay.
+    /// Directories that are named like those of jobs and lie beside ours. They belong to classic
+    /// workers, which may be using them, or are what a heft left that had no part of its own;
+    /// nobody can tell. They stay.
     pub foreign: usize,
 }
 
-/// Removes the job directories in our part of `work_dir` that no worker holds: those of workers that were killed. One that
-/// cannot be removed is said in the log and stays.
+/// Removes the job directories in our part of `work_dir` that no worker holds: those of workers
+/// that were killed. One that cannot be removed is said in the log and stays.
 pub fn remove_abandoned(work_dir: &Path) -> io::Result<Abandoned> {
     let mut foreign = 0;
     for entry in fs::read_dir(work_dir)? {
@@ -267,13 +277,15 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_dir())) else {
+        let Some(name) =
+            name.to_str().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        else {
             continue;
         };
         let path = entry.path();
         let gone = match name.strip_suffix(OUTPUTS) {
-            // Large parts whose directory is gone; those of the others go with it. The directory is made for the lock: a worker
-            // may be about to take that name.
+            // Large parts whose directory is gone; those of the others go with it. The directory is
+            // made for the lock: a worker may be about to take that name.
             Some(job) if is_job_directory(job) && !root.join(job).exists() => {
                 match JobDirectory::make_at(root.join(job)) {
                     Ok(Some(held)) => held.remove(),
@@ -282,7 +294,9 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
                 }
             }
             None if is_job_directory(name) => match lock(&path) {
-                Ok(Some(_held)) => remove_if_there(&outputs_beside(&path)).and_then(|()| remove_all(&path)),
+                Ok(Some(_held)) => {
+                    remove_if_there(&outputs_beside(&path)).and_then(|()| remove_all(&path))
+                }
                 Ok(None) => continue,
                 Err(error) => Err(error),
             },
@@ -290,7 +304,9 @@ fn remove_unheld(root: &Path) -> io::Result<usize> {
         };
         match gone {
             Ok(()) => removed += 1,
-            Err(error) => tracing::warn!("cannot remove the old job directory {}: {error}", path.display()),
+            Err(error) => {
+                tracing::warn!("cannot remove the old job directory {}: {error}", path.display())
+            }
         }
     }
     Ok(removed)
@@ -327,10 +343,13 @@ pub(super) fn lock(path: &Path) -> io::Result<Option<OwnedFd>> {
     };
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            // Between the opening and the lock its holder may have removed it, and somebody may have made it again.
+            // Between the opening and the lock its holder may have removed it, and somebody may
+            // have made it again.
             let held = fstat(&handle)?;
             match lstat(path) {
-                Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => Ok(Some(handle)),
+                Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => {
+                    Ok(Some(handle))
+                }
                 Ok(_) | Err(Errno::NOENT) => Ok(None),
                 Err(error) => Err(error.into()),
             }
@@ -421,7 +440,8 @@ mod tests {
         removed.remove().unwrap();
         assert_eq!(count(), 4);
         drop(left);
-        fs::create_dir(outputs_beside(&root.join(Uuid::from_u128(4).simple().to_string()))).unwrap();
+        fs::create_dir(outputs_beside(&root.join(Uuid::from_u128(4).simple().to_string())))
+            .unwrap();
         fs::create_dir(root.join("notes.out")).unwrap();
         assert_eq!(
             remove_abandoned(work_dir.path()).unwrap().removed,
@@ -450,7 +470,10 @@ mod tests {
                         let archive = made.outputs().join("archive");
                         drop(create_output(&archive).unwrap());
                         std::thread::yield_now();
-                        assert!(archive.exists(), "it was removed by a worker that does not hold it");
+                        assert!(
+                            archive.exists(),
+                            "it was removed by a worker that does not hold it"
+                        );
                         made.remove().unwrap();
                     }
                 });

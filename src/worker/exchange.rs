@@ -1,5 +1,6 @@
-//! What a worker and its leader send each other beside single frames: the transfers that come, of inputs
-//! and of datasets, and the answers that go out together. A frame of a transfer finds its owner by its id.
+//! What a worker and its leader send each other beside single frames: the transfers that come, of
+//! inputs and of datasets, and the answers that go out together. A frame of a transfer finds its
+//! owner by its id.
 
 use chunking::MessageError;
 use tokio::sync::mpsc;

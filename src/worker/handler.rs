@@ -1,7 +1,8 @@
-//! What runs jobs: the [`Handler`] that a program brings, the [`Job`] it is given and the [`JobContext`] it may use.
+//! What runs jobs: the [`Handler`] that a program brings, the [`Job`] it is given and the
+//! [`JobContext`] it may use.
 //!
-//! Nothing here knows connections. [`Exec`](super::Exec) is the handler of `heft worker`; embedding programs write their
-//! own, or give a closure.
+//! Nothing here knows connections. [`Exec`](super::Exec) is the handler of `heft worker`; embedding
+//! programs write their own, or give a closure.
 
 use std::future::Future;
 use std::io;
@@ -17,20 +18,24 @@ use uuid::Uuid;
 
 use super::cache::KeptDatasets;
 use super::directory::{JobDirectory, OpenDirectory, outputs_beside};
-use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source};
+use crate::model::{
+    BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source,
+};
 use crate::transfer::ChunkSink;
 use crate::units::Span;
 
 /// Runs jobs, several at a time.
 ///
-/// The future is dropped if its job is cancelled and it does not return soon; a panic fails the job and nothing else.
-/// A closure `|job, context| async move { ... }` that gives a [`JobResult`] is a handler too.
+/// The future is dropped if its job is cancelled and it does not return soon; a panic fails the job
+/// and nothing else. A closure `|job, context| async move { ... }` that gives a [`JobResult`] is a
+/// handler too.
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job to its end. Ids in the result that are empty are filled in.
     fn run(&self, job: Job, context: JobContext) -> impl Future<Output = JobResult> + Send;
 
-    /// Where an input file goes that comes by transfer. `None`, the default, writes it into the job's directory, where
-    /// [`JobContext::directory`] has it under its name when the job runs. The job runs when all its inputs are whole.
+    /// Where an input file goes that comes by transfer. `None`, the default, writes it into the
+    /// job's directory, where [`JobContext::directory`] has it under its name when the job runs.
+    /// The job runs when all its inputs are whole.
     fn sink(&self, job: &Job, file: &InputFile) -> Option<Box<dyn ChunkSink>> {
         let _unused = (job, file);
         None
@@ -60,8 +65,9 @@ pub struct Job {
     pub subject: String,
     /// What the client sent, byte for byte.
     pub payload: Bytes,
-    /// The same as a request, or why it is none: a raw job may be any bytes (M19). Leaders give those only to workers that say
-    /// they take them ([`WorkerConfig::takes_raw`](super::WorkerConfig::takes_raw)).
+    /// The same as a request, or why it is none: a raw job may be any bytes (M19). Leaders give
+    /// those only to workers that say they take them
+    /// ([`WorkerConfig::takes_raw`](super::WorkerConfig::takes_raw)).
     pub request: Result<JobRequest, ModelError>,
 }
 
@@ -88,7 +94,9 @@ impl Job {
     /// The datasets that input files of it are in, once for each file.
     pub fn caches(&self) -> impl Iterator<Item = &str> {
         let files = self.files().iter();
-        files.filter_map(|file| if let Source::Cache(cache) = file.source() { Some(cache) } else { None })
+        files.filter_map(
+            |file| if let Source::Cache(cache) = file.source() { Some(cache) } else { None },
+        )
     }
 
     /// A result of this job without output.
@@ -99,8 +107,8 @@ impl Job {
         }
     }
 
-    /// Says that the job cannot run here for want of room on the disk: the leader gives it to another worker, or to this one
-    /// later. It must not have begun.
+    /// Says that the job cannot run here for want of room on the disk: the leader gives it to
+    /// another worker, or to this one later. It must not have begun.
     pub fn no_room(&self, why: impl Into<String>) -> JobResult {
         JobResult { stderr: why.into(), no_room: true, ..self.result(JobStatus::Cancelled) }
     }
@@ -110,8 +118,8 @@ impl Job {
         JobResult { no_directory: true, ..self.no_room(why) }
     }
 
-    /// Says that the job cannot be run here now, through no fault of its own: the leader gives it out again, which counts as an
-    /// attempt. It must not have begun.
+    /// Says that the job cannot be run here now, through no fault of its own: the leader gives it
+    /// out again, which counts as an attempt. It must not have begun.
     pub fn handed_back(&self, why: impl Into<String>) -> JobResult {
         JobResult { stderr: why.into(), ..self.result(JobStatus::Cancelled) }
     }
@@ -183,7 +191,8 @@ impl CancelToken {
                 return reason;
             }
             if receiver.changed().await.is_err() {
-                // The sender lives in `self`, so this is never reached; to wait on is right for what never happens.
+                // The sender lives in `self`, so this is never reached; to wait on is right for
+                // what never happens.
                 std::future::pending::<()>().await;
             }
         }
@@ -210,8 +219,9 @@ impl Note {
 /// The bytes of a large part of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A file. It belongs to the worker from now on, which removes it when the leader has the result. Files beside the
-    /// job's directory ([`JobContext::outputs`]) outlive a restart of a worker that keeps its results; others need not.
+    /// A file. It belongs to the worker from now on, which removes it when the leader has the
+    /// result. Files beside the job's directory ([`JobContext::outputs`]) outlive a restart of a
+    /// worker that keeps its results; others need not.
     File(PathBuf),
     /// Memory.
     Memory(Bytes),
@@ -262,21 +272,23 @@ pub struct JobContext {
 }
 
 impl JobContext {
-    /// A directory beside the job's own for large parts of its result, closed to others. What is in it is not packed and
-    /// goes once the result is safe.
+    /// A directory beside the job's own for large parts of its result, closed to others. What is in
+    /// it is not packed and goes once the result is safe.
     pub async fn outputs(&self) -> io::Result<PathBuf> {
         let outputs = outputs_beside(&self.directory().await?);
         tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(&outputs).await?;
         Ok(outputs)
     }
 
-    /// Attaches a large part to the result: the archive, or a standard output of which `stdout` or `stderr` has the
-    /// beginning. It goes by transfer where the leader takes one, and is left out with a note where it does not. A part
-    /// that is attached again replaces the first.
+    /// Attaches a large part to the result: the archive, or a standard output of which `stdout` or
+    /// `stderr` has the beginning. It goes by transfer where the leader takes one, and is left out
+    /// with a note where it does not. A part that is attached again replaces the first.
     pub fn attach(&self, purpose: Purpose, content: Content) -> Result<(), AttachError> {
         match purpose {
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {}
-            Purpose::Input | Purpose::Dataset | Purpose::Payload => return Err(AttachError { purpose }),
+            Purpose::Input | Purpose::Dataset | Purpose::Payload => {
+                return Err(AttachError { purpose });
+            }
         }
         let mut attached = self.attached.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         attached.retain(|part| part.purpose != purpose);
@@ -284,8 +296,8 @@ impl JobContext {
         Ok(())
     }
 
-    /// The job's own directory, made empty and closed to others when first asked for. It is removed once the result is
-    /// safe.
+    /// The job's own directory, made empty and closed to others when first asked for. It is removed
+    /// once the result is safe.
     pub async fn directory(&self) -> io::Result<PathBuf> {
         Ok(self.open_directory().await?.path().to_owned())
     }
@@ -333,6 +345,9 @@ mod tests {
     #[test]
     fn a_cancel_without_a_reason_promises_none() {
         let shown = |text: &str| StopReason::Cancelled { text: text.into() }.to_string();
-        assert_eq!((shown(""), shown("by clientA")), ("cancelled".into(), "cancelled: by clientA".into()));
+        assert_eq!(
+            (shown(""), shown("by clientA")),
+            ("cancelled".into(), "cancelled: by clientA".into())
+        );
     }
 }

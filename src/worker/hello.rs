@@ -29,7 +29,8 @@ pub(super) fn features(config: &WorkerConfig) -> Features {
     }
 }
 
-/// The Hello: the first pattern is its subject, as classic workers have it, the others stand in the announcement (S21).
+/// The Hello: the first pattern is its subject, as classic workers have it, the others stand in the
+/// announcement (S21).
 pub(super) fn hello(config: &WorkerConfig) -> OutFrame {
     let mut patterns = config.patterns.iter().cloned();
     let subject = patterns.next().unwrap_or_default();

@@ -16,7 +16,11 @@ pub(super) struct FileIdentity {
 
 impl FileIdentity {
     pub(super) fn of(file: &Metadata) -> Self {
-        FileIdentity { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
+        FileIdentity {
+            inode: file.ino(),
+            bytes: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+        }
     }
 
     pub(super) fn of_stat(file: &Stat) -> Self {

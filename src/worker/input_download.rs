@@ -1,9 +1,12 @@
-//! Inputs that come by transfer: one reception for each job that was assigned and is still being sent.
+//! Inputs that come by transfer: one reception for each job that was assigned and is still being
+//! sent.
 //!
-//! Names are judged before the first byte; files are made in the job's directory when their transfers open and are nobody's
-//! to see until the job runs, which it does when all are whole. After a lost connection what came stays for a while, and the
-//! next Open of the same blob goes on where the last one ended, whichever attempt it is for. Sinks that do not block are
-//! written where the frames are read. It sends nothing: answers go to the [`Exchange`], which has the transfers too.
+//! Names are judged before the first byte; files are made in the job's directory when their
+//! transfers open and are nobody's to see until the job runs, which it does when all are whole.
+//! After a lost connection what came stays for a while, and the next Open of the same blob goes on
+//! where the last one ended, whichever attempt it is for. Sinks that do not block are written where
+//! the frames are read. It sends nothing: answers go to the [`Exchange`], which has the transfers
+//! too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,10 +82,12 @@ impl Receptions {
         Receptions { jobs: HashMap::new(), blobs: HashMap::new(), work_dir }
     }
 
-    /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if none come by transfer.
+    /// A job was assigned, perhaps again. Gives whether inputs of it are still to come; `None` if
+    /// none come by transfer.
     pub(super) fn assign(&mut self, job: &Arc<Job>, out: &mut Exchange) -> Option<bool> {
         job.blobs().next()?;
-        let listed: HashMap<Uuid, u64> = job.blobs().map(|(_, _, blob)| (blob.id, blob.size)).collect();
+        let listed: HashMap<Uuid, u64> =
+            job.blobs().map(|(_, _, blob)| (blob.id, blob.size)).collect();
         let same = self.jobs.contains_key(&job.id)
             && self.blobs.iter().filter(|(_, held)| held.job == job.id).count() == listed.len()
             && listed.iter().all(|(id, size)| {
@@ -94,13 +99,16 @@ impl Receptions {
             return Some(reception.missing > 0);
         }
         drop(self.take(job.id, out));
-        let files = job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
-        let mut names =
-            input_names(files.iter().map(|file| file.name.as_str())).map_err(|error| error.to_string());
+        let files =
+            job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default();
+        let mut names = input_names(files.iter().map(|file| file.name.as_str()))
+            .map_err(|error| error.to_string());
         for (file, input, blob) in job.blobs() {
             if self.blobs.contains_key(&blob.id) {
-                names =
-                    Err(format!("input file \"{}\" names a blob that another file names too", input.name));
+                names = Err(format!(
+                    "input file \"{}\" names a blob that another file names too",
+                    input.name
+                ));
                 continue;
             }
             let incoming = Incoming { job: job.id, file, size: blob.size, whole: false };
@@ -118,8 +126,9 @@ impl Receptions {
         Some(true)
     }
 
-    /// A transfer opens. Gives the job whose input it is, if it is one. `is_past` says of a job whether it has all of its inputs
-    /// and runs, or has run: the leader, which may not have heard it on a connection that broke, need not send them again.
+    /// A transfer opens. Gives the job whose input it is, if it is one. `is_past` says of a job
+    /// whether it has all of its inputs and runs, or has run: the leader, which may not have heard
+    /// it on a connection that broke, need not send them again.
     pub(super) fn open<H: Handler>(
         &mut self,
         id: Uuid,
@@ -138,7 +147,10 @@ impl Receptions {
                 out.push(OutFrame::message(id, &Verdict::Ok));
                 return None;
             }
-            let text = format!("transfer {id} is no input of a job that waits here (job {})", open.owner);
+            let text = format!(
+                "transfer {id} is not an input of a job that waits here (job {})",
+                open.owner
+            );
             let unknown = Abort { reason: Reason::UNKNOWN, text: text.into() };
             out.push(OutFrame::message(id, &unknown));
             return None;
@@ -146,15 +158,21 @@ impl Receptions {
         let job = blob.job;
         let reception = self.jobs.get_mut(&job)?;
         reception.kept_until = None;
-        let Some(open) = out.downloads.reopen(ONLY, id, open, &mut out.out) else { return Some(job) };
+        let Some(open) = out.downloads.reopen(ONLY, id, open, &mut out.out) else {
+            return Some(job);
+        };
         if open.size != blob.size {
-            let text = format!("transfer {id} has {} bytes; the job's request says {}", open.size, blob.size);
+            let text = format!(
+                "transfer {id} has {} bytes; the job's request says {}",
+                open.size, blob.size
+            );
             out.push(refusal(id, Reason::INVALID, text));
             return Some(job);
         }
         let file = blob.file;
         let started = reception.sink(file, handler, place).and_then(|sink| {
-            let opened = Opened { id, open, owner: Owner::Input(job), on: ONLY, sink, not_needed: None };
+            let opened =
+                Opened { id, open, owner: Owner::Input(job), on: ONLY, sink, not_needed: None };
             out.start(opened).map_err(|error| {
                 reception.remove_file(file);
                 (error.reason(), error.to_string())
@@ -277,8 +295,9 @@ impl Reception {
             return Err(failed(Reason::IO, "the job has no directory".into()));
         };
         let created = inputs::create(directory.open(), name);
-        let created =
-            created.map_err(|error| failed(error.io().map_or(Reason::INVALID, reason), error.to_string()))?;
+        let created = created.map_err(|error| {
+            failed(error.io().map_or(Reason::INVALID, reason), error.to_string())
+        })?;
         let place = format!("in {}", directory.path().display());
         Ok(Box::new(FileSink::new(created, place)))
     }
@@ -287,7 +306,8 @@ impl Reception {
     fn remove_file(&self, file: usize) {
         let name = self.names.as_ref().ok().and_then(|names| names.get(file));
         if let (Some(directory), Some(name)) = (&self.directory, name) {
-            // Nothing but our own files is in there yet. One that stays is in the way of the next, which says so.
+            // Nothing but our own files is in there yet. One that stays is in the way of the next,
+            // which says so.
             std::fs::remove_file(directory.path().join(name.to_string())).ok();
         }
     }

@@ -1,7 +1,8 @@
-//! Where each job of a worker stands: assigned, waiting for a place, running, ended. It decides what is run, answered,
-//! stopped and cleaned up (C05-C07, C17, DD01).
+//! Where each job of a worker stands: assigned, waiting for a place, running, ended. It decides
+//! what is run, answered, stopped and cleaned up (C05-C07, C17, DD01).
 //!
-//! Free of I/O, time and chance: the session tells it what came and takes from [`JobTable::poll`] what is to be done.
+//! Free of I/O, time and chance: the session tells it what came and takes from [`JobTable::poll`]
+//! what is to be done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use crate::model::JobStatus;
 use crate::units::ByteSize;
 
 use super::backlog::Backlog;
-use super::result_encoding::{self, Answer, Large};
 use super::handler::{Job, StopReason};
 use super::limits::{ASSIGNED_BYTES_MAX, ASSIGNED_MAX};
+use super::result_encoding::{self, Answer, Large};
 use super::store::{ResultStore, Stored, same_run};
 
 /// What is to be done.
@@ -66,7 +67,8 @@ impl Offer {
         self.0.blobs().next().is_some()
     }
 
-    /// Whether something is kept for it until it has run: inputs that come by transfer, or datasets.
+    /// Whether something is kept for it until it has run: inputs that come by transfer, or
+    /// datasets.
     fn has_more(&self) -> bool {
         self.has_transfers() || self.0.caches().next().is_some()
     }
@@ -81,7 +83,8 @@ impl PartialEq for Offer {
 
 impl Eq for Offer {}
 
-/// A job that does not run yet: it waits for Start, for its inputs, or for word of what the leader can do.
+/// A job that does not run yet: it waits for Start, for its inputs, or for word of what the leader
+/// can do.
 #[derive(Debug)]
 struct Assigned {
     offer: Offer,
@@ -176,7 +179,8 @@ impl JobTable {
             true => 0,
             // What came before a lost connection, and by transfer, is still here.
             false => {
-                let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).count();
+                let receiving =
+                    self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).count();
                 let returning = self.places_kept().all();
                 self.parallel_max
                     .saturating_sub(self.running.len() + self.waiting.len() + receiving + returning)
@@ -208,7 +212,9 @@ impl JobTable {
                 "more results wait for the leader than may beside running jobs (--returning-max): each beyond that keeps its job's \
                  place, and fewer jobs are taken, until the leader has taken some; `heft status` says what it lacks"
             ),
-            (1.., 0) => info!("the leader has taken results: all places are for running jobs again"),
+            (1.., 0) => {
+                info!("the leader has taken results: all places are for running jobs again")
+            }
             (0, 0) | (1.., 1..) => {}
         }
         for _ in after.all()..before.all() + taken {
@@ -229,7 +235,8 @@ impl JobTable {
         self.running.get(&job).map(|running| running.numbers)
     }
 
-    /// Whether a job has all of its inputs and waits for a place, runs, or has a result that the leader has yet to take.
+    /// Whether a job has all of its inputs and waits for a place, runs, or has a result that the
+    /// leader has yet to take.
     pub(super) fn is_past_inputs(&self, job: Uuid) -> bool {
         self.running.contains_key(&job)
             || self.waiting.iter().any(|(offer, _)| offer.job() == job)
@@ -242,7 +249,8 @@ impl JobTable {
         Some((assigned.started.and_then(|numbers| numbers.run).unwrap_or(0), assigned.attempt))
     }
 
-    /// Jobs whose leases a heartbeat renews: those under way, and those whose results the leader has yet to take.
+    /// Jobs whose leases a heartbeat renews: those under way, and those whose results the leader
+    /// has yet to take.
     pub(super) fn held(&self) -> Vec<HeldJob> {
         let held = |job: Uuid, numbers: RunAttempt| HeldJob {
             job,
@@ -251,19 +259,20 @@ impl JobTable {
         };
         let running = self.running.iter().map(|(job, running)| held(*job, running.numbers));
         let waiting = self.waiting.iter().map(|(offer, numbers)| held(offer.job(), *numbers));
-        let receiving = self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).map(|assigned| {
-            let run = assigned.started.and_then(|numbers| numbers.run).unwrap_or(0);
-            HeldJob { job: assigned.offer.job(), run, attempt: assigned.attempt }
+        let receiving =
+            self.assigned.iter().filter(|held| held.inputs != Inputs::Inside).map(|assigned| {
+                let run = assigned.started.and_then(|numbers| numbers.run).unwrap_or(0);
+                HeldJob { job: assigned.offer.job(), run, attempt: assigned.attempt }
+            });
+        let ended = self.results.unsettled().map(|(job, stored)| {
+            held(job, RunAttempt { run: stored.run, attempt: stored.attempt })
         });
-        let ended = self
-            .results
-            .unsettled()
-            .map(|(job, stored)| held(job, RunAttempt { run: stored.run, attempt: stored.attempt }));
         running.chain(waiting).chain(receiving).chain(ended).collect()
     }
 
-    /// Whether something is held that only a leader of ours can have given: jobs that it started, inputs that came by transfer, and
-    /// results that it has yet to take. A classic leader numbers no runs.
+    /// Whether something is held that only a leader of ours can have given: jobs that it started,
+    /// inputs that came by transfer, and results that it has yet to take. A classic leader numbers
+    /// no runs.
     pub(super) fn holds_work_of_ours(&self) -> bool {
         let ours = |numbers: RunAttempt| numbers.run.is_some();
         self.running.values().any(|running| ours(running.numbers))
@@ -277,8 +286,8 @@ impl JobTable {
         self.leader.is_some_and(|features| features.has(Features::LEASES))
     }
 
-    /// What the leader can do is known: its Welcome came, or the time for it is over. Jobs that came meanwhile run, and
-    /// results that the leader does not have are sent again.
+    /// What the leader can do is known: its Welcome came, or the time for it is over. Jobs that
+    /// came meanwhile run, and results that the leader does not have are sent again.
     pub(super) fn on_leader(&mut self, features: Features) {
         self.leader = Some(features);
         let unsettled: Vec<Uuid> = self.results.unsettled().map(|(job, _)| job).collect();
@@ -286,8 +295,11 @@ impl JobTable {
         if !self.is_leased() {
             for assigned in std::mem::take(&mut self.assigned) {
                 match assigned.inputs {
-                    // A leader that knows no datasets sends none; what lacks is the handler's to say.
-                    Inputs::Inside | Inputs::Datasets => self.ready(assigned.offer, RunAttempt::UNSAID),
+                    // A leader that knows no datasets sends none; what lacks is the handler's to
+                    // say.
+                    Inputs::Inside | Inputs::Datasets => {
+                        self.ready(assigned.offer, RunAttempt::UNSAID)
+                    }
                     // Another leader, which will not send the rest.
                     Inputs::Coming | Inputs::Here => {
                         self.todo.push_back(JobOrder::Forget { job: assigned.offer.job() });
@@ -297,8 +309,8 @@ impl JobTable {
         }
     }
 
-    /// The connection is lost. What has not started is the leader's to give again, but for inputs that came by transfer, of
-    /// which the leader hears that they are here; the rest goes on.
+    /// The connection is lost. What has not started is the leader's to give again, but for inputs
+    /// that came by transfer, of which the leader hears that they are here; the rest goes on.
     pub(super) fn on_lost(&mut self) {
         self.leader = None;
         let mut back: Vec<(Offer, RunAttempt)> = self.waiting.drain(..).collect();
@@ -353,14 +365,18 @@ impl JobTable {
 
     /// A transfer of a job's inputs was opened, for this attempt.
     pub(super) fn on_open(&mut self, job: Uuid, attempt: u32) {
-        if let Some(assigned) = self.assigned.iter_mut().find(|assigned| assigned.offer.job() == job) {
+        if let Some(assigned) =
+            self.assigned.iter_mut().find(|assigned| assigned.offer.job() == job)
+        {
             assigned.attempt = attempt;
         }
     }
 
     /// All inputs of a job are here.
     pub(super) fn on_received(&mut self, job: Uuid) {
-        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else { return };
+        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else {
+            return;
+        };
         let started = self.assigned.get_mut(at).and_then(|assigned| {
             assigned.inputs = Inputs::Here;
             assigned.started
@@ -404,10 +420,13 @@ impl JobTable {
         }
         let mut started = None;
         if self.leader.is_some() && !self.is_leased() {
-            // A classic leader says no Start. Datasets that may have changed are read first all the same.
+            // A classic leader says no Start. Datasets that may have changed are read first all the
+            // same.
             match inputs {
                 Inputs::Datasets => started = Some(RunAttempt::UNSAID),
-                Inputs::Inside | Inputs::Here | Inputs::Coming => return self.ready(offer, RunAttempt::UNSAID),
+                Inputs::Inside | Inputs::Here | Inputs::Coming => {
+                    return self.ready(offer, RunAttempt::UNSAID);
+                }
             }
         }
         let assigned = Assigned { offer, inputs, started, attempt: 0 };
@@ -508,7 +527,8 @@ impl JobTable {
             }
         } else if let Some(at) = self.assigned.iter().position(|assigned| {
             // AssignJob does not say for which attempt it is.
-            assigned.offer.job() == job && (attempt == 0 || [0, attempt].contains(&assigned.attempt))
+            assigned.offer.job() == job
+                && (attempt == 0 || [0, attempt].contains(&assigned.attempt))
         }) {
             let assigned = self.assigned.remove(at);
             let numbers = RunAttempt { run: None, attempt: attempt.max(1) };
@@ -527,7 +547,9 @@ impl JobTable {
 
     /// A job cannot be run here, and does not run yet: the leader gives it to another worker.
     pub(super) fn on_unfit(&mut self, job: Uuid, text: &str) {
-        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else { return };
+        let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else {
+            return;
+        };
         let Assigned { offer, started, attempt, .. } = self.assigned.remove(at);
         let numbers = started.unwrap_or(RunAttempt { run: None, attempt: attempt.max(1) });
         self.never_ran(offer, numbers, text);
@@ -590,7 +612,7 @@ impl JobTable {
         }
     }
 
-    /// Says that a job was given up. That is no result, so it is not kept to answer with again.
+    /// Says that a job was given up. That is not a result, so it is not kept to answer with again.
     fn give_up(&mut self, job: Uuid, payload: Bytes) {
         if self.leader.is_some() {
             self.todo.push_back(JobOrder::Answer { job, payload });
@@ -615,7 +637,8 @@ impl JobTable {
         let Some(stored) = self.results.get(job) else { return };
         let (run, attempt) = (stored.run, stored.attempt);
         let takes_transfers = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
-        let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.is_leased()) {
+        let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.is_leased())
+        {
             Some(large) => JobOrder::Return { job, numbers: RunAttempt { run, attempt }, large },
             None => JobOrder::Answer { job, payload: stored.answer.payload.clone() },
         };

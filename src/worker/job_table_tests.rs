@@ -40,7 +40,10 @@ fn started(number: u128) -> JobTable {
     let mut desk = desk(OURS);
     desk.on_assign(offer(number), Inputs::Inside);
     desk.on_start(id(number), 1, 1);
-    assert_eq!(all(&mut desk), [running(number, 1, 1), JobOrder::Run(offer(number), numbers(1, 1))]);
+    assert_eq!(
+        all(&mut desk),
+        [running(number, 1, 1), JobOrder::Run(offer(number), numbers(1, 1))]
+    );
     desk
 }
 
@@ -54,7 +57,11 @@ fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
     assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }]);
     desk.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut desk), [answer(1, "done"), LATE_CREDIT]);
-    assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }], "held until it is settled");
+    assert_eq!(
+        desk.held(),
+        [HeldJob { job: id(1), run: 1, attempt: 2 }],
+        "held until it is settled"
+    );
     desk.on_settled(id(1), 1);
     desk.on_settled(id(1), 1);
     assert_eq!(all(&mut desk), [JobOrder::Clean { job: id(1) }]);
@@ -84,9 +91,13 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
                     desk.on_settled(id(1), 1);
                     all(&mut desk);
                 }
-                true if features == OURS => assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT]),
+                true if features == OURS => {
+                    assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT])
+                }
                 // A classic leader sends no Start; this one only shows that it does no harm.
-                true => assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT, answer(1, "done")]),
+                true => {
+                    assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT, answer(1, "done")])
+                }
             }
         }
     }
@@ -150,7 +161,11 @@ fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
     assert_eq!(all(&mut desk).len(), 2);
     desk.on_leader(OURS);
     desk.on_start(id(1), 1, 1);
-    assert_eq!(all(&mut desk), [running(1, 1, 1)], "a Welcome that comes late: the job runs already");
+    assert_eq!(
+        all(&mut desk),
+        [running(1, 1, 1)],
+        "a Welcome that comes late: the job runs already"
+    );
 }
 
 #[test]
@@ -179,7 +194,8 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
     desk.on_assign(offer(2), Inputs::Inside);
     desk.on_cancel(id(2), 1, "not wanted");
     let todo = all(&mut desk);
-    let [JobOrder::Answer { job, payload }, JobOrder::Clean { .. }, EARLY_CREDIT] = todo.as_slice() else {
+    let [JobOrder::Answer { job, payload }, JobOrder::Clean { .. }, EARLY_CREDIT] = todo.as_slice()
+    else {
         panic!("{todo:?}")
     };
     let text = std::str::from_utf8(payload).unwrap();
@@ -242,7 +258,11 @@ fn a_job_runs_when_it_has_start_and_all_inputs_in_either_order() {
         let mut desk = desk(TRANSFERS);
         desk.on_assign(sent(1), Inputs::Coming);
         desk.on_open(id(1), 4);
-        assert_eq!(desk.held(), [HeldJob { job: id(1), run: 0, attempt: 4 }], "no run before Start");
+        assert_eq!(
+            desk.held(),
+            [HeldJob { job: id(1), run: 0, attempt: 4 }],
+            "no run before Start"
+        );
         for step in [start_first, !start_first] {
             assert_eq!(all(&mut desk), []);
             match step {
@@ -370,7 +390,11 @@ fn a_result_in_memory_holds_its_place_until_it_is_settled() {
     desk.on_lost();
     desk.on_leader(CLASSIC);
     let small = JobOrder::Answer { job: id(2), payload: "small".into() };
-    assert_eq!(all(&mut desk), [small, LATE_CREDIT, JobOrder::Clean { job: id(2) }], "sent is settled");
+    assert_eq!(
+        all(&mut desk),
+        [small, LATE_CREDIT, JobOrder::Clean { job: id(2) }],
+        "sent is settled"
+    );
     assert_eq!(desk.room(), 2);
 }
 
@@ -384,7 +408,10 @@ fn results_on_the_disk_wait_without_their_places_up_to_a_number_and_a_size() {
             content: crate::worker::Content::File("/nowhere".into()),
         };
         let result = crate::model::JobResult::new(id(number), "c", "x", JobStatus::Ok);
-        Answer { payload: "small".into(), large: Some(Arc::new(Large { result, parts: vec![part] })) }
+        Answer {
+            payload: "small".into(),
+            large: Some(Arc::new(Large { result, parts: vec![part] })),
+        }
     };
     let mut desk = JobTable::new(2, Backlog { results_max: 3, bytes_max: 100 });
     desk.on_leader(TRANSFERS);
@@ -395,7 +422,10 @@ fn results_on_the_disk_wait_without_their_places_up_to_a_number_and_a_size() {
         desk.on_ended(id(number), ended(number, bytes), false);
         all(desk).contains(&LATE_CREDIT)
     };
-    assert!(run(&mut desk, 1, 60) && run(&mut desk, 2, 30), "the leader has neither, and jobs go on");
+    assert!(
+        run(&mut desk, 1, 60) && run(&mut desk, 2, 30),
+        "the leader has neither, and jobs go on"
+    );
     assert!(!run(&mut desk, 3, 20), "too many bytes");
     assert_eq!((desk.running(), desk.room(), desk.held().len()), (0, 1, 3));
     assert!(!run(&mut desk, 4, 90), "and no more places");

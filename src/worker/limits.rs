@@ -1,5 +1,5 @@
-//! Every limit of the worker, with its reason. Those an operator may want to change are members of the configuration and
-//! only have their defaults here.
+//! Every limit of the worker, with its reason. Those an operator may want to change are members of
+//! the configuration and only have their defaults here.
 
 use std::time::Duration;
 
@@ -7,14 +7,16 @@ use chunking::frame::head_len;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::{Generation, frame::LENGTH_BYTES};
 
-/// The payload of an AckJob: what a frame without a subject leaves of the largest body that may be sent (W05).
+/// The payload of an AckJob: what a frame without a subject leaves of the largest body that may be
+/// sent (W05).
 pub const RESULT_BYTES_MAX: usize =
     FRAME_BODY_BYTES_MAX as usize - (head_len(Generation::F2, "") - LENGTH_BYTES);
 
 /// Jobs at a time, by default (WX06).
 pub const PARALLEL_DEFAULT: u32 = 4;
 
-/// The most jobs at a time: a leader takes no more credit in one message (CR04), and a heartbeat can list them all.
+/// The most jobs at a time: a leader takes no more credit in one message (CR04), and a heartbeat
+/// can list them all.
 pub const PARALLEL_MAX: u32 = 10_000;
 
 /// Between heartbeats, if the leader's Welcome does not say.
@@ -23,8 +25,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The shortest time between heartbeats, whatever a Welcome says.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 
-/// How long a leader may take to accept a connection. It is longer than a client's: nobody waits for a worker, and the system asks
-/// a busy leader for the fourth time after 7 s.
+/// How long a leader may take to accept a connection. It is longer than a client's: nobody waits
+/// for a worker, and the system asks a busy leader for the fourth time after 7 s.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// How long a frame that is in no hurry waits for another to go along with.
@@ -36,7 +38,8 @@ pub const STOP_GRACE: Duration = Duration::from_secs(30);
 /// How long a stopping worker without running jobs waits for its last results to be settled.
 pub const SETTLE_MAX: Duration = Duration::from_secs(2);
 
-/// How long a leaving worker waits for the leader to close its side, and for directories to be removed.
+/// How long a leaving worker waits for the leader to close its side, and for directories to be
+/// removed.
 pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a handler may go on after its job was cancelled before it is dropped.
@@ -54,33 +57,37 @@ pub const RESULTS_KEPT_MAX: usize = 4_096;
 /// Results kept, by bytes: sixteen of the largest.
 pub const RESULTS_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Jobs that were assigned and do not run yet. A leader that keeps to the credit never gets near it.
+/// Jobs that were assigned and do not run yet. A leader that keeps to the credit never gets near
+/// it.
 pub const ASSIGNED_MAX: usize = PARALLEL_MAX as usize;
 
 /// Bytes of jobs that were assigned and do not run yet, beyond what the credit allows by rights.
 pub const ASSIGNED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What goes inside a result of a program's standard output; a longer one goes as a whole by transfer.
+/// What goes inside a result of a program's standard output; a longer one goes as a whole by
+/// transfer.
 pub const STDOUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// The same of its standard error.
 pub const STDERR_BYTES_MAX: usize = 1024 * 1024;
 
-/// What is kept of each output of a program at all, by default, so that one that runs wild does not fill the disk.
+/// What is kept of each output of a program at all, by default, so that one that runs wild does not
+/// fill the disk.
 pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// What a result has as text of an output that goes by transfer: enough to see what the job is about.
+/// What a result has as text of an output that goes by transfer: enough to see what the job is
+/// about.
 pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
 
-/// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome does not say how long it
-/// waits for a worker.
+/// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome
+/// does not say how long it waits for a worker.
 pub const WORKER_GRACE: Duration = Duration::from_secs(30);
 
 /// Inputs that are being received at a time, each with an open file. Leaders keep to less.
 pub const TRANSFERS_MAX: usize = 8192;
 
-/// Parts of results that are being sent at a time, whatever the leader takes: each has a file open, and more would not be
-/// faster.
+/// Parts of results that are being sent at a time, whatever the leader takes: each has a file open,
+/// and more would not be faster.
 pub const UPLOADS_MAX: usize = 16;
 
 /// The same with those that wait until the leader has room for them, if it takes so many.
@@ -96,13 +103,15 @@ pub const RETURNING_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 /// The part of the work directory's file system that they may have at the most, by default.
 pub const RETURNING_DISK_PART: u64 = 10;
 
-/// How long a job's pipes are read after its program has ended. Who still holds them then has left the process group.
+/// How long a job's pipes are read after its program has ended. Who still holds them then has left
+/// the process group.
 pub const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// The largest archive inside a result: in base64 it fills one.
 pub const ARCHIVE_INLINE_BYTES_MAX: usize = RESULT_BYTES_MAX / 4 * 3;
 
-/// The largest archive, by default: what a job leaves behind by mistake should not fill the disks on its way.
+/// The largest archive, by default: what a job leaves behind by mistake should not fill the disks
+/// on its way.
 pub const ARCHIVE_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 
 /// The most files in an archive: what the classic ZIP directory can count.
@@ -114,7 +123,8 @@ pub const DIRECTORY_TRIES_MAX: u32 = 64;
 /// How often a dataset is looked for that is replaced again and again while it is opened.
 pub const DATASET_OPEN_TRIES_MAX: u32 = 16;
 
-/// Files of a dataset that are brought to the disk one by one; for more, all that the file system has not written yet is.
+/// Files of a dataset that are brought to the disk one by one; for more, all that the file system
+/// has not written yet is.
 pub const SYNCED_ONE_BY_ONE_MAX: usize = 64;
 
 /// Files of a dataset that are open at a time while its pieces come.
@@ -123,19 +133,22 @@ pub const STAGED_FILES_OPEN_MAX: usize = 64;
 /// Packs of a dataset that were announced and are not open yet.
 pub const PACKS_ANNOUNCED_MAX: usize = 64;
 
-/// Datasets that were given up and are kept in mind, so that a leader does not push them back: as many as one message lists.
+/// Datasets that were given up and are remembered, so that a leader does not push them back: as
+/// many as one message lists.
 pub const GIVEN_UP_MAX: usize = chunking::limits::DATASETS_LISTED_MAX;
 
 /// What is kept of the reason of each, in characters.
 pub const GIVEN_UP_TEXT_MAX: usize = 256;
 
-/// The most that is read of the file that they stand in: 2 KiB for each, which the longest names and reasons do not fill.
+/// The most that is read of the file that they stand in: 2 KiB for each, which the longest names
+/// and reasons do not fill.
 pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
 
 /// Puts of classic leaders that wait for their turn, each with a frame of files in memory.
 pub const PUTS_WAITING_MAX: usize = 16;
 
-const _: () = assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);
+const _: () =
+    assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);
 /// All of them go out at once on a new connection.
 const _: () = assert!(2 * RESULTS_KEPT_BYTES_MAX as u64 <= crate::peer::BACKLOG_BYTES_MAX);
 const _: () = assert!(ARCHIVE_INLINE_BYTES_MAX / 3 * 4 <= RESULT_BYTES_MAX);

@@ -1,8 +1,8 @@
 //! The worker: takes jobs from a leader, runs them, brings the results home.
 //!
-//! `heft worker` runs executables with it; a Rust program embeds it with a [`Handler`] of its own. It talks to one leader at
-//! a time, ours or a classic one, and never loses a running job to a broken connection. It holds no queue: what it has no
-//! room for it has not asked for.
+//! `heft worker` runs executables with it; a Rust program embeds it with a [`Handler`] of its own.
+//! It talks to one leader at a time, ours or a classic one, and never loses a running job to a
+//! broken connection. It holds no queue: what it has no room for it has not asked for.
 //!
 //! ```no_run
 //! use heft::model::{JobResult, JobStatus};
@@ -40,17 +40,17 @@ mod backlog;
 mod cache;
 mod config;
 mod credit;
-mod job_table;
 mod directory;
 mod exchange;
 pub mod exec;
-mod result_encoding;
 mod handler;
 mod hello;
 mod identity;
-pub mod limits;
 mod input_download;
+mod job_table;
+pub mod limits;
 mod removal;
+mod result_encoding;
 mod result_upload;
 mod session;
 mod spool;
@@ -71,8 +71,8 @@ pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
 pub use directory::{Abandoned, JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
-pub use result_encoding::encode as encode_result;
 pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};
+pub use result_encoding::encode as encode_result;
 pub use session::Summary;
 use spool::Spool;
 
@@ -94,7 +94,9 @@ impl<H: Handler> Worker<H> {
         directory::claim_own(&config.work_dir).map_err(unusable)?;
         let spool = match config.keep_results.then(|| Spool::open(&config.work_dir, config.id)) {
             Some(Ok(spool)) => Some(spool),
-            Some(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy => return Err(unusable(error)),
+            Some(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(unusable(error));
+            }
             Some(Err(error)) => {
                 tracing::warn!(
                     "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
@@ -114,8 +116,8 @@ impl<H: Handler> Worker<H> {
         &self.config
     }
 
-    /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes on through every
-    /// failure of connection and leader.
+    /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes
+    /// on through every failure of connection and leader.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         session::Session::run(self.config, (self.cache, self.spool), self.handler, shutdown).await
     }

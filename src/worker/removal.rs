@@ -34,8 +34,8 @@ pub(super) fn make_accessible(directory: &Path) -> io::Result<()> {
     permit(&openat(CWD, directory, PATH_FLAGS, Mode::empty())?)
 }
 
-/// Without a mode to open it by, a directory only has a handle that changes nothing; its path in `/proc` leads to just that
-/// directory, whatever has its name meanwhile.
+/// Without a mode to open it by, a directory only has a handle that changes nothing; its path in
+/// `/proc` leads to just that directory, whatever has its name meanwhile.
 fn permit(directory: &OwnedFd) -> io::Result<()> {
     let mode = fstat(directory)?.st_mode & 0o7777;
     if mode & 0o700 == 0o700 {
@@ -57,7 +57,7 @@ fn open_up(directory: &OwnedFd, depth: usize) -> io::Result<()> {
         }
         match openat(directory, entry.file_name(), PATH_FLAGS, Mode::empty()) {
             Ok(inner) => open_up(&inner, depth)?,
-            // It is no directory, or is gone.
+            // It is not a directory, or is gone.
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
@@ -77,7 +77,9 @@ mod tests {
         fs::create_dir_all(path.join("a/b")).unwrap();
         fs::write(path.join("a/b/file"), "x").unwrap();
         symlink(outside.path(), path.join("a/link")).unwrap();
-        let dataset = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let dataset = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
         dataset(outside.path(), 0o555);
         for closed in ["a/b", "a", ""] {
             dataset(&path.join(closed), 0o000);

@@ -1,9 +1,11 @@
-//! Makes a result fit the frame that carries it: an AckJob's body has at most 4,194,304 bytes (W05).
+//! Makes a result fit the frame that carries it: an AckJob's body has at most 4,194,304 bytes
+//! (W05).
 //!
-//! What does not fit goes by transfer: the archive first, then the longer of the two outputs, of which the beginning stays as
-//! text. For a leader that takes no transfers it is left out, and that is said in Stderr with its size and the limit. Both
-//! forms are made when an attempt ends, since the leader may be another one by the time it asks. Blocking, as it reads
-//! small archives that lie in files; sessions call it.
+//! What does not fit goes by transfer: the archive first, then the longer of the two outputs, of
+//! which the beginning stays as text. For a leader that takes no transfers it is left out, and that
+//! is said in Stderr with its size and the limit. Both forms are made when an attempt ends, since
+//! the leader may be another one by the time it asks. Blocking, as it reads small archives that lie
+//! in files; sessions call it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -37,7 +39,8 @@ impl<B: Into<Bytes>> From<B> for Answer {
 }
 
 impl Answer {
-    /// Bytes of memory that it takes, without parts that lie in memory: those are bounded by the places they hold.
+    /// Bytes of memory that it takes, without parts that lie in memory: those are bounded by the
+    /// places they hold.
     pub(super) fn weight(&self) -> usize {
         let large = self.large.as_ref().map_or(0, |large| large.result.json_bytes());
         self.payload.len().saturating_add(large)
@@ -120,8 +123,10 @@ pub(super) fn fit(mut result: JobResult, attached: Vec<Attachment>, attempt: u32
         match part.content.bytes() {
             Ok(bytes) => parts.push((part, bytes)),
             Err(error) => {
-                let note =
-                    format!("the {} that the job attached cannot be read: {error}", word(part.purpose));
+                let note = format!(
+                    "the {} that the job attached cannot be read: {error}",
+                    word(part.purpose)
+                );
                 append_note(&mut result.stderr, &note);
                 result.status = JobStatus::Failed;
             }
@@ -142,7 +147,8 @@ pub(super) fn fit(mut result: JobResult, attached: Vec<Attachment>, attempt: u32
             }
         }
     }
-    let lost = archive.as_ref().filter(|_| result.output_archive.is_none()).map(|(_, bytes)| *bytes);
+    let lost =
+        archive.as_ref().filter(|_| result.output_archive.is_none()).map(|(_, bytes)| *bytes);
     if parts.is_empty() && lost.is_none() {
         let json = result.to_json();
         if json.len() <= RESULT_BYTES_MAX {
@@ -210,7 +216,8 @@ fn enlarge(
             false => Purpose::Stderr,
         };
         let is_part = large.parts.iter().any(|part| part.purpose == longer);
-        let text = text(&mut large.result, longer).filter(|text| !is_part && text.len() > TEXT_HEAD_BYTES)?;
+        let text = text(&mut large.result, longer)
+            .filter(|text| !is_part && text.len() > TEXT_HEAD_BYTES)?;
         let whole = text.clone();
         shorten(text);
         let bytes = whole.len() as u64;
@@ -226,7 +233,8 @@ fn shorten(text: &mut String) {
     if text.len() <= TEXT_HEAD_BYTES {
         return;
     }
-    let (_, tail) = text.split_at(text.ceil_char_boundary(text.len().saturating_sub(NOTES_BYTES_MAX)));
+    let (_, tail) =
+        text.split_at(text.ceil_char_boundary(text.len().saturating_sub(NOTES_BYTES_MAX)));
     let ours = tail.split_inclusive('\n').rev().take_while(|line| line.starts_with(NOTE));
     let mut ours: Vec<&str> = ours.collect();
     ours.reverse();
@@ -262,7 +270,10 @@ fn cut(mut result: JobResult, archive_lost: Option<u64>, parts: &[(Attachment, u
     for (part, bytes) in parts {
         let kept = if part.purpose == Purpose::Stdout { stdout } else { stderr };
         let output = word(part.purpose);
-        append_note(&mut result.stderr, &format!("{output} had {bytes} bytes; the first {kept} are kept"));
+        append_note(
+            &mut result.stderr,
+            &format!("{output} had {bytes} bytes; the first {kept} are kept"),
+        );
     }
     if let Some(bytes) = archive_lost {
         result.archive_lost = Some(bytes);
@@ -298,10 +309,13 @@ fn encode_within(mut result: JobResult, bytes_max: usize) -> Vec<u8> {
     }
     let (stdout_len, stderr_len) = (result.stdout.len(), result.stderr.len());
     while json.len() > bytes_max && result.stdout.len().max(result.stderr.len()) > 0 {
-        // Escapes make a text up to six times longer, differently from place to place: halving finds what fits
-        // in a few steps.
-        let longer =
-            if result.stdout.len() >= result.stderr.len() { &mut result.stdout } else { &mut result.stderr };
+        // Escapes make a text up to six times longer, differently from place to place: halving
+        // finds what fits in a few steps.
+        let longer = if result.stdout.len() >= result.stderr.len() {
+            &mut result.stdout
+        } else {
+            &mut result.stderr
+        };
         longer.truncate(longer.floor_char_boundary(longer.len() / 2));
         let mut cut = result.clone();
         let note = format!(
@@ -331,7 +345,8 @@ fn encode_within(mut result: JobResult, bytes_max: usize) -> Vec<u8> {
 /// How a line of ours begins.
 const NOTE: &str = "heft: ";
 
-/// The longest end of a text that is searched for lines of ours; they are a few, of a few hundred bytes each.
+/// The longest end of a text that is searched for lines of ours; they are a few, of a few hundred
+/// bytes each.
 const NOTES_BYTES_MAX: usize = 4096;
 
 /// Adds a line of ours to a program's output.
@@ -350,7 +365,10 @@ mod tests {
     use uuid::Uuid;
 
     fn result() -> JobResult {
-        JobResult { stdout: "out".into(), ..JobResult::new(Uuid::from_u128(1), "c", "x", JobStatus::Ok) }
+        JobResult {
+            stdout: "out".into(),
+            ..JobResult::new(Uuid::from_u128(1), "c", "x", JobStatus::Ok)
+        }
     }
 
     fn attached(purpose: Purpose, content: Content) -> Attachment {
@@ -362,14 +380,19 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("archive");
         fs::write(&path, "zip").unwrap();
-        let answer = fit(result(), vec![attached(Purpose::Archive, Content::File(path.clone()))], 3);
+        let answer =
+            fit(result(), vec![attached(Purpose::Archive, Content::File(path.clone()))], 3);
         let read = JobResult::parse(&answer.payload).unwrap();
         assert_eq!((read.output_archive.as_deref(), answer.large), (Some(&b"zip"[..]), None));
         assert!(!path.exists());
         let gone = fit(result(), vec![attached(Purpose::Archive, Content::File(path))], 3);
         let read = JobResult::parse(&gone.payload).unwrap();
         assert_eq!((read.status, gone.large), (JobStatus::Failed, None));
-        assert!(read.stderr.contains("the archive that the job attached cannot be read"), "{}", read.stderr);
+        assert!(
+            read.stderr.contains("the archive that the job attached cannot be read"),
+            "{}",
+            read.stderr
+        );
     }
 
     #[test]
@@ -387,9 +410,15 @@ mod tests {
         let id = blob_id(Uuid::from_u128(1), 3, Purpose::Stdout, 0);
         let digest = Digest { kind: chunking::DigestKind::ChunkList, bytes: [1; 32] };
         let read = JobResult::parse(&large.payload(&[(id, digest)].into())).unwrap();
-        assert_eq!(read.stdout_blob, Some(BlobRef { id, size: big.len() as u64, digest: Some(digest) }));
+        assert_eq!(
+            read.stdout_blob,
+            Some(BlobRef { id, size: big.len() as u64, digest: Some(digest) })
+        );
         assert_eq!(read.archive.map(|blob| blob.size), Some(big.len() as u64));
-        assert_eq!((read.stdout.len(), read.stderr.as_str(), read.archive_lost), (TEXT_HEAD_BYTES, "", None));
+        assert_eq!(
+            (read.stdout.len(), read.stderr.as_str(), read.archive_lost),
+            (TEXT_HEAD_BYTES, "", None)
+        );
         assert_eq!(large.parts.len(), 2);
 
         let classic = JobResult::parse(&answer.payload).unwrap();
@@ -419,7 +448,10 @@ mod tests {
         append_note(&mut noisy.stderr, "the program ended with exit code 3");
         let parts = vec![attached(Purpose::Stderr, Content::Memory("e".repeat(200_000).into()))];
         let stderr = fit(noisy, parts, 1).large.unwrap().result.stderr.clone();
-        assert!(stderr.ends_with("e\nheft: the program ended with exit code 3\n") && stderr.len() < 66_000);
+        assert!(
+            stderr.ends_with("e\nheft: the program ended with exit code 3\n")
+                && stderr.len() < 66_000
+        );
 
         let with_small = JobResult { output_archive: Some(vec![1; 1000]), ..result() };
         let parts = vec![attached(Purpose::Stderr, Content::Memory("e".repeat(5000).into()))];
@@ -471,6 +503,10 @@ mod tests {
         assert!(json.len() <= RESULT_BYTES_MAX);
         let read = JobResult::parse(&json).unwrap();
         assert!(read.stdout.len() >= 500_000 && read.stdout.chars().all(|c| c == 'é'));
-        assert!(read.stderr.starts_with("why\nheft: stdout of 4000000 bytes is cut to "), "{}", read.stderr);
+        assert!(
+            read.stderr.starts_with("why\nheft: stdout of 4000000 bytes is cut to "),
+            "{}",
+            read.stderr
+        );
     }
 }

@@ -1,12 +1,13 @@
-//! Results whose large parts go by transfer: the parts first, then the result that names them with their digests.
+//! Results whose large parts go by transfer: the parts first, then the result that names them with
+//! their digests.
 //!
 //! A result is returned until the leader has settled it. After a lost connection its transfers are
 //! opened again, and what the leader has is not sent twice. No more transfers are open than the
 //! leader takes, and few of them move at a time; other results wait for their turn. One for which
-//! the leader has no room moves nothing, and takes nobody's turn: a smaller one may fit. A part that the leader could never have room
-//! for, or that cannot be read, does not hold up the job: the result then goes without it, as
-//! FAILED, and says why. A result that the leader does not want is given up. The session owns it
-//! and sends what it gives.
+//! the leader has no room moves nothing, and takes nobody's turn: a smaller one may fit. A part
+//! that the leader could never have room for, or that cannot be read, does not hold up the job: the
+//! result then goes without it, as FAILED, and says why. A result that the leader does not want is
+//! given up. The session owns it and sends what it gives.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use super::job_table::RunAttempt;
-use super::result_encoding::{Large, Part, append_note, reference};
 use super::handler::Content;
+use super::job_table::RunAttempt;
 use super::limits::{UPLOADS_MAX, UPLOADS_OPEN_MAX};
+use super::result_encoding::{Large, Part, append_note, reference};
 use crate::model::{JobResult, JobStatus, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame};
 use crate::transfer::throttle::{AT_WORKER, Throttle};
@@ -60,7 +61,9 @@ enum Failed {
 impl Failed {
     fn refused(why: &Waiting) -> Self {
         match why.reason {
-            Reason::UNKNOWN | Reason::CANCELLED | Reason::CONFLICT => Failed::Unwanted(why.text.clone()),
+            Reason::UNKNOWN | Reason::CANCELLED | Reason::CONFLICT => {
+                Failed::Unwanted(why.text.clone())
+            }
             Reason::DRAINING | Reason::BUSY => Failed::Later,
             _ => Failed::Parts(format!("the leader does not take it: {}", why.text)),
         }
@@ -127,8 +130,9 @@ impl Returns {
 
     /// Sends a result, or sends it again on another connection. [`open`](Self::open) is to follow.
     pub(super) fn start(&mut self, job: Uuid, numbers: RunAttempt, large: Arc<Large>) -> Turn {
-        let is_new =
-            |held: &Return| held.large != large || held.failed.is_some() || !held.left_out.is_empty();
+        let is_new = |held: &Return| {
+            held.large != large || held.failed.is_some() || !held.left_out.is_empty()
+        };
         if self.jobs.get(&job).is_none_or(is_new) {
             self.forget(job);
             let mut uploads = Vec::new();
@@ -136,9 +140,8 @@ impl Returns {
             for part in &large.parts {
                 let source = match &part.content {
                     Content::Memory(bytes) => Ok(Source::Memory(bytes.clone())),
-                    Content::File(path) => {
-                        Source::file(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-                    }
+                    Content::File(path) => Source::file(path)
+                        .map_err(|error| format!("cannot read {}: {error}", path.display())),
                 };
                 let started = source.and_then(|source| {
                     let blob = Blob {
@@ -160,12 +163,22 @@ impl Returns {
             }
             let throttle = Throttle::after(AT_WORKER, Instant::now());
             let (opened, answered, left_out, waits) = (false, false, HashMap::new(), None);
-            let held =
-                Return { large, numbers, uploads, opened, failed, left_out, waits, answered, throttle };
+            let held = Return {
+                large,
+                numbers,
+                uploads,
+                opened,
+                failed,
+                left_out,
+                waits,
+                answered,
+                throttle,
+            };
             self.jobs.insert(job, held);
         }
         let Some(held) = self.jobs.get_mut(&job) else { return Turn::Nothing };
-        // Asked for again on the same connection: what is under way goes on, what was answered is answered again.
+        // Asked for again on the same connection: what is under way goes on, what was answered is
+        // answered again.
         held.answered = false;
         if !held.opened && held.failed.is_none() && !self.waiting.contains(&job) {
             self.waiting.push_back(job);
@@ -190,7 +203,9 @@ impl Returns {
                 }
                 (open, moving) = (open + uploads, moving + uploads);
                 held.opened = true;
-                out.extend(held.uploads.iter().filter_map(|id| self.uploads.open(*id, ONLY, writer, wire)));
+                out.extend(
+                    held.uploads.iter().filter_map(|id| self.uploads.open(*id, ONLY, writer, wire)),
+                );
             }
             self.waiting.pop_front();
         }
@@ -234,7 +249,10 @@ impl Return {
     /// Transfers that move, or may at any time: not those that wait until the leader has room.
     fn moving(&self, uploads: &Uploads<Uuid>) -> usize {
         let no_room = |why: &Waiting| matches!(why.reason, Reason::DISK_FULL | Reason::SPOOL_FULL);
-        self.uploads.iter().filter(|id| !uploads.waiting(**id).is_some_and(|why| no_room(&why))).count()
+        self.uploads
+            .iter()
+            .filter(|id| !uploads.waiting(**id).is_some_and(|why| no_room(&why)))
+            .count()
     }
 
     fn turn(&mut self, job: Uuid, uploads: &Uploads<Uuid>) -> Turn {
@@ -305,7 +323,8 @@ impl Return {
         if self.left_out.is_empty() {
             return self.large.payload(digests);
         }
-        let mut large = Large { result: self.large.result.clone(), parts: self.large.parts.clone() };
+        let mut large =
+            Large { result: self.large.result.clone(), parts: self.large.parts.clone() };
         large.parts.retain(|part| !self.left_out.contains_key(&part.id));
         for part in &self.large.parts {
             if let Some(why) = self.left_out.get(&part.id) {

@@ -1,12 +1,14 @@
-//! A worker at work: connected or not, it takes jobs, runs them through its handler and brings their results home.
+//! A worker at work: connected or not, it takes jobs, runs them through its handler and brings
+//! their results home.
 //!
-//! One task owns everything and waits for whatever happens next. What to do about it is the [`JobTable`]'s decision; this file
-//! turns frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
+//! One task owns everything and waits for whatever happens next. What to do about it is the
+//! [`JobTable`]'s decision; this file turns frames into events and decisions into frames and tasks.
+//! `Worker::run` is the only caller.
 
 mod chunks;
+mod datasets;
 mod greeting;
 mod offers;
-mod datasets;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -30,16 +32,17 @@ use super::backlog::Backlog;
 use super::cache::{self, Cache};
 use super::config::WorkerConfig;
 use super::credit::CreditLedger;
-use super::job_table::{JobTable, RunAttempt, Offer, JobOrder};
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
-use super::result_encoding::{Answer, encode, fit};
 use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
 use super::hello::hello;
-use super::limits::{
-    CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
-};
 use super::input_download::{InputProgress, Receptions, Step};
+use super::job_table::{JobOrder, JobTable, Offer, RunAttempt};
+use super::limits::{
+    CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX,
+    WORKER_GRACE,
+};
+use super::result_encoding::{Answer, encode, fit};
 use super::result_upload::{Returns, Turn};
 use super::spool::Spool;
 use super::work_dir::WorkDirState;
@@ -64,7 +67,7 @@ struct Ended {
     job: Uuid,
     answer: Answer,
     failed: bool,
-    /// It was told to stop: what it answers is no result.
+    /// It was told to stop: what it answers is not a result.
     given_up: bool,
     directory: Option<JobDirectory>,
 }
@@ -92,7 +95,8 @@ pub(super) struct Session<H> {
     cache: Option<Cache>,
     returns: Returns,
     exchange: Exchange,
-    /// How many of the frames that go out together are in no hurry, and how long they wait for company.
+    /// How many of the frames that go out together are in no hurry, and how long they wait for
+    /// company.
     lazy: usize,
     lazy_due: Option<Instant>,
     cleaning: JoinSet<()>,
@@ -121,13 +125,17 @@ impl<H: Handler> Session<H> {
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
         let (notes, mut noted) = mpsc::channel(NOTES_MAX);
-        // Both are bounded by what their senders have under way: a window for each input, one note for each upload.
+        // Both are bounded by what their senders have under way: a window for each input, one note
+        // for each upload.
         let (reports, mut reported) = mpsc::unbounded_channel();
         let (uploads, mut uploaded) = mpsc::unbounded_channel();
         // What threads do for the cache: one note for each of them.
         let (cache_news, mut cached) = mpsc::unbounded_channel();
-        let place =
-            Workplace { worker: config.id, work_dir: config.work_dir.clone(), time_limit: config.time_limit };
+        let place = Workplace {
+            worker: config.id,
+            work_dir: config.work_dir.clone(),
+            time_limit: config.time_limit,
+        };
         let work_dir = WorkDirState::default();
         let mut session = Session {
             place: Arc::new(place),
@@ -162,8 +170,9 @@ impl<H: Handler> Session<H> {
         };
         session.load_spool();
         let mut shutdown = pin!(shutdown);
-        // One alarm for all that is due. It is set anew only for what is due sooner: when it rings for what has been
-        // done meanwhile, nothing is lost, and setting it costs more than most jobs.
+        // One alarm for all that is due. It is set anew only for what is due sooner: when it rings
+        // for what has been done meanwhile, nothing is lost, and setting it costs more than most
+        // jobs.
         let mut alarm = pin!(sleep_until(Instant::now()));
         let mut set_for: Option<Instant> = None;
         while !session.is_done() {
@@ -174,9 +183,11 @@ impl<H: Handler> Session<H> {
             }
             tokio::select! {
                 news = session.uplink.next(|| session.desk.holds_work_of_ours()) => session.on_news(news),
-                // A classic leader does not ask for a result again that was sent to an ended connection.
+                // A classic leader does not ask for a result again that was sent to an ended
+                // connection.
                 Some(ended) = session.jobs.join_next(), if !session.uplink.is_ending() => session.on_ended(ended),
-                // They wait, and are dropped in the end, while more important things do not get out.
+                // They wait, and are dropped in the end, while more important things do not get
+                // out.
                 Some(note) = noted.recv(), if !session.uplink.is_behind() => session.on_note(note),
                 Some(report) = reported.recv() => session.on_report(report),
                 Some(news) = cached.recv() => session.on_cache_news(news),
@@ -306,14 +317,16 @@ impl<H: Handler> Session<H> {
                 self.tell_unconnected(&why, retry_in);
                 // The leader may go on with what came of a chunk.
                 let knows = self.leader.is_some_and(|leader| leader.has(Features::PIECES));
-                cut.filter(|_| knows).into_iter().for_each(|part| self.exchange.downloads.keep(part));
+                cut.filter(|_| knows)
+                    .into_iter()
+                    .for_each(|part| self.exchange.downloads.keep(part));
                 self.on_lost();
             }
         }
     }
 
     fn tell_unconnected(&self, why: &str, retry_in: Duration) {
-        // A redirect is no failure.
+        // A redirect is not a failure.
         if !retry_in.is_zero() {
             let (leader, wait_ms) = (&self.config.leader, retry_in.as_millis());
             warn!(%leader, wait_ms, "no connection: {why}; running jobs go on, trying again");
@@ -339,14 +352,19 @@ impl<H: Handler> Session<H> {
         match step {
             Step::Nothing => {}
             // It may wait for datasets too.
-            Step::Received(job) if self.cache.as_ref().is_some_and(|cache| cache.is_waiting(job)) => {}
+            Step::Received(job)
+                if self.cache.as_ref().is_some_and(|cache| cache.is_waiting(job)) => {}
             Step::Received(job) => self.desk.on_received(job),
         }
     }
 
     /// Says how far the inputs of a job are, once in a while.
     fn say_far(&mut self, transfer: Uuid) {
-        let Some(InputProgress { job, done, total }) = self.receptions.far(transfer, &self.exchange) else { return };
+        let Some(InputProgress { job, done, total }) =
+            self.receptions.far(transfer, &self.exchange)
+        else {
+            return;
+        };
         if let Some((run, attempt)) = self.desk.receiving(job) {
             let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
             self.say_progress(job, run, attempt, note);
@@ -433,8 +451,14 @@ impl<H: Handler> Session<H> {
                 let attempt = open.attempt;
                 let (handler, place) = (self.handler.clone(), self.place.clone());
                 let is_past = |job| self.desk.is_past_inputs(job);
-                let taken =
-                    self.receptions.open(frame.msg_id, open, is_past, &*handler, &place, &mut self.exchange);
+                let taken = self.receptions.open(
+                    frame.msg_id,
+                    open,
+                    is_past,
+                    &*handler,
+                    &place,
+                    &mut self.exchange,
+                );
                 if let Some(job) = taken {
                     self.desk.on_open(job, attempt);
                 }
@@ -495,7 +519,8 @@ impl<H: Handler> Session<H> {
                 self.desk.on_ended(job, ended.answer, ended.given_up);
                 self.free_datasets_of(job);
             }
-            // An attempt catches what its handler does; it ends otherwise only when the worker leaves.
+            // An attempt catches what its handler does; it ends otherwise only when the worker
+            // leaves.
             Err(error) => warn!("an attempt ended without a result: {error}"),
         }
     }
@@ -555,8 +580,8 @@ impl<H: Handler> Session<H> {
 
     /// Sends what transfers had to answer.
     fn send_out(&mut self) {
-        let lazy =
-            self.lazy == self.exchange.out.len() && self.lazy_due.is_none_or(|due| due > Instant::now());
+        let lazy = self.lazy == self.exchange.out.len()
+            && self.lazy_due.is_none_or(|due| due > Instant::now());
         if lazy {
             return;
         }
@@ -565,15 +590,20 @@ impl<H: Handler> Session<H> {
     }
 
     fn start(&mut self, offer: Offer, numbers: RunAttempt) {
-        let live = Live { cancel: CancelToken::default(), numbers: Arc::new(std::sync::Mutex::new(numbers)) };
+        let live = Live {
+            cancel: CancelToken::default(),
+            numbers: Arc::new(std::sync::Mutex::new(numbers)),
+        };
         let id = offer.job();
         debug!(job = %id, attempt = numbers.attempt, "running");
         let datasets = self.cache.as_ref().map(|cache| cache.datasets_of(id)).unwrap_or_default();
         let brought = Brought { directory: self.receptions.take(id, &mut self.exchange), datasets };
-        // What an earlier run left is in nobody's way: a directory that is held makes the next take another name.
+        // What an earlier run left is in nobody's way: a directory that is held makes the next take
+        // another name.
         self.clean(id);
         let (handler, place) = (self.handler.clone(), self.place.clone());
-        let (cancel, notes, shared) = (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
+        let (cancel, notes, shared) =
+            (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
         let stopped = cancel.clone();
         let (spool, work_dir) = (self.spool.clone(), self.work_dir.clone());
         self.live.insert(id, live);
@@ -706,7 +736,12 @@ fn backlog(config: &WorkerConfig) -> Backlog {
 }
 
 /// Makes a result ready to be sent, and keeps it as files if there is a spool. Blocking.
-fn keep(result: JobResult, attached: Vec<Attachment>, numbers: RunAttempt, spool: Option<Spool>) -> Answer {
+fn keep(
+    result: JobResult,
+    attached: Vec<Attachment>,
+    numbers: RunAttempt,
+    spool: Option<Spool>,
+) -> Answer {
     let job = result.job_id;
     let mut answer = fit(result, attached, numbers.attempt);
     if let Some(Err(error)) = spool.map(|spool| spool.save(job, numbers, &mut answer)) {

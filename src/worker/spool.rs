@@ -1,9 +1,10 @@
-//! Results that the leader does not have yet, as files, so that a worker that is started again under the same id can
-//! still bring them home (C31).
+//! Results that the leader does not have yet, as files, so that a worker that is started again
+//! under the same id can still bring them home (C31).
 //!
-//! A file is written when a job ends and removed when its result is settled. Large parts of a result lie beside it as files
-//! of their own, with the result that names them. All of it outlives the process, not a crash of the machine: what cannot
-//! be read back whole is dropped, and the leader has such a job run again. The session owns it.
+//! A file is written when a job ends and removed when its result is settled. Large parts of a
+//! result lie beside it as files of their own, with the result that names them. All of it outlives
+//! the process, not a crash of the machine: what cannot be read back whole is dropped, and the
+//! leader has such a job run again. The session owns it.
 //!
 //! | file | holds |
 //! |---|---|
@@ -24,11 +25,11 @@ use chunking::message::Purpose;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::job_table::RunAttempt;
 use super::directory::lock;
-use super::result_encoding::{Answer, Large, Part, reference};
 use super::handler::Content;
+use super::job_table::RunAttempt;
 use super::limits::{RESULT_BYTES_MAX, RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
+use super::result_encoding::{Answer, Large, Part, reference};
 use crate::model::{JobResult, JsonModel};
 
 /// Opens each file, with the version of its form.
@@ -50,9 +51,11 @@ impl Spool {
     pub(super) fn open(work_dir: &Path, worker: Uuid) -> io::Result<Self> {
         let directory = work_dir.join(format!("results-{}", worker.simple()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        let (found, user) = (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
+        let (found, user) =
+            (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
         if !found.is_dir() || found.uid() != user {
-            let text = format!("{} is no directory of this user's (user {user})", directory.display());
+            let text =
+                format!("{} is not a directory of this user's (user {user})", directory.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         let Some(lock) = lock(&directory)? else {
@@ -70,9 +73,14 @@ impl Spool {
         self.directory.join(format!("{}{ending}", job.simple()))
     }
 
-    /// Keeps a result. Another one of the same job is replaced as a whole. Its large parts move here, and `answer` names
-    /// them where they are then.
-    pub(super) fn save(&self, job: Uuid, numbers: RunAttempt, answer: &mut Answer) -> io::Result<()> {
+    /// Keeps a result. Another one of the same job is replaced as a whole. Its large parts move
+    /// here, and `answer` names them where they are then.
+    pub(super) fn save(
+        &self,
+        job: Uuid,
+        numbers: RunAttempt,
+        answer: &mut Answer,
+    ) -> io::Result<()> {
         self.remove(job);
         if let Some(large) = &mut answer.large {
             self.save_parts(job, Arc::make_mut(large))?;
@@ -131,19 +139,23 @@ impl Spool {
                 Some((job, numbers, Answer { payload, large: large.map(Arc::new) }))
             });
             match read {
-                Some(result) if results.len() < RESULTS_KEPT_MAX && bytes < RESULTS_KEPT_BYTES_MAX => {
+                Some(result)
+                    if results.len() < RESULTS_KEPT_MAX && bytes < RESULTS_KEPT_BYTES_MAX =>
+                {
                     bytes = bytes.saturating_add(result.2.weight());
                     results.push(result);
                 }
                 Some(_) | None => {
-                    warn!("{} is no result that can be sent; removing it", path.display());
+                    warn!("{} is not a result that can be sent; removing it", path.display());
                     fs::remove_file(&path)?;
                 }
             }
         }
         let of_a_result = |path: &Path| {
-            let job =
-                path.file_stem().and_then(|name| name.to_str()).and_then(|name| Uuid::try_parse(name).ok());
+            let job = path
+                .file_stem()
+                .and_then(|name| name.to_str())
+                .and_then(|name| Uuid::try_parse(name).ok());
             path.extension().is_some_and(|ending| ending != UNFINISHED.trim_start_matches('.'))
                 && job.is_some_and(|job| results.iter().any(|(kept, ..)| *kept == job))
         };
@@ -219,8 +231,8 @@ fn read(path: &Path) -> Option<(Uuid, RunAttempt, Bytes)> {
 mod tests {
     use super::*;
     use crate::model::JobStatus;
-    use crate::worker::result_encoding::fit;
     use crate::worker::handler::Attachment;
+    use crate::worker::result_encoding::fit;
 
     fn result(job: Uuid) -> Vec<u8> {
         JobResult::new(job, "c", "x", JobStatus::Ok).to_json()

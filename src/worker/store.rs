@@ -1,15 +1,16 @@
-//! Results of jobs that have ended here: to send again until the leader has them, and to answer a repeated assignment
-//! with (DD01, C17, C31).
+//! Results of jobs that have ended here: to send again until the leader has them, and to answer a
+//! repeated assignment with (DD01, C17, C31).
 //!
-//! Bounded by number and by bytes. The oldest settled result goes first; one that the leader does not have yet goes only
-//! when nothing else is left, and that is told. It does no I/O; the desk owns it.
+//! Bounded by number and by bytes. The oldest settled result goes first; one that the leader does
+//! not have yet goes only when nothing else is left, and that is told. It does no I/O; the desk
+//! owns it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use super::result_encoding::Answer;
 use super::limits::{RESULTS_KEPT_BYTES_MAX, RESULTS_KEPT_MAX};
+use super::result_encoding::Answer;
 
 /// A result and what it is the result of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +58,8 @@ impl ResultStore {
         }
     }
 
-    /// Keeps a result in place of an earlier one of the same job. Gives the jobs whose unsettled results had to go.
+    /// Keeps a result in place of an earlier one of the same job. Gives the jobs whose unsettled
+    /// results had to go.
     pub(super) fn insert(&mut self, job: Uuid, stored: Stored) -> Vec<Uuid> {
         self.remove(job);
         let age = self.next_age;
@@ -68,7 +70,8 @@ impl ResultStore {
         self.by_job.insert(job, (age, stored));
         let mut lost = Vec::new();
         while self.by_job.len() > self.results_max || self.bytes > self.bytes_max {
-            let oldest = self.settled.first_key_value().or_else(|| self.unsettled.first_key_value());
+            let oldest =
+                self.settled.first_key_value().or_else(|| self.unsettled.first_key_value());
             let Some((_, &goes)) = oldest else { break };
             // The one that has just come is the last to go: it has not even been sent.
             if goes == job && self.by_job.len() == 1 {
@@ -86,8 +89,8 @@ impl ResultStore {
         self.by_job.get(&job).map(|(_, stored)| stored)
     }
 
-    /// The leader has the result of this run. Says whether that is news. A result with parts that go by transfer is not kept
-    /// any longer, since its files are not.
+    /// The leader has the result of this run. Says whether that is news. A result with parts that
+    /// go by transfer is not kept any longer, since its files are not.
     pub(super) fn settle(&mut self, job: Uuid, run: Option<u32>) -> bool {
         match self.by_job.get_mut(&job) {
             Some((age, stored)) if !stored.settled && same_run(stored.run, run) => {
@@ -151,7 +154,10 @@ mod tests {
             [job(1)],
             "the oldest unsettled one, and it is told"
         );
-        assert_eq!(store.unsettled().map(|(job, _)| job).collect::<Vec<_>>(), [job(4), job(5), job(6)]);
+        assert_eq!(
+            store.unsettled().map(|(job, _)| job).collect::<Vec<_>>(),
+            [job(4), job(5), job(6)]
+        );
     }
 
     #[test]
@@ -162,7 +168,11 @@ mod tests {
         store.insert(job(2), stored(6, true));
         assert_eq!(store.bytes, 10);
         store.insert(job(3), stored(11, false));
-        assert_eq!((store.bytes, store.by_job.len()), (11, 1), "the newest stays, whatever its size");
+        assert_eq!(
+            (store.bytes, store.by_job.len()),
+            (11, 1),
+            "the newest stays, whatever its size"
+        );
     }
 
     #[test]

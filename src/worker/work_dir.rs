@@ -1,5 +1,6 @@
-//! Whether the work directory can be used: it may be removed, become read-only or lose its disk while the worker runs. Jobs
-//! that find it so are handed back, for that is not theirs to suffer for, and whoever runs the worker is told, once.
+//! Whether the work directory can be used: it may be removed, become read-only or lose its disk
+//! while the worker runs. Jobs that find it so are handed back, for that is not theirs to suffer
+//! for, and whoever runs the worker is told, once.
 
 use std::io;
 use std::path::Path;
@@ -35,11 +36,15 @@ impl WorkDirState {
     }
 }
 
-/// Whether an error of writing beneath a job's directory is of the directory or its disk, and no doing of the job: what a job
-/// may choose are names, which were judged before.
+/// Whether an error of writing beneath a job's directory is of the directory or its disk, and no
+/// doing of the job: what a job may choose are names, which were judged before.
 pub(super) fn is_unusable(error: &io::Error) -> bool {
     use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StaleNetworkFileHandle};
     let of_disk = [Errno::IO, Errno::NODEV, Errno::NXIO, Errno::NOTCONN, Errno::UCLEAN];
-    matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | StaleNetworkFileHandle)
-        || error.raw_os_error().is_some_and(|raw| of_disk.iter().any(|errno| errno.raw_os_error() == raw))
+    matches!(
+        error.kind(),
+        NotFound | PermissionDenied | ReadOnlyFilesystem | StaleNetworkFileHandle
+    ) || error
+        .raw_os_error()
+        .is_some_and(|raw| of_disk.iter().any(|errno| errno.raw_os_error() == raw))
 }

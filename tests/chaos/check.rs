@@ -16,12 +16,14 @@ use crate::scene::Scene;
 use crate::support::scaled;
 use crate::work::{End, Got, made_in};
 
-/// What a leader may hold in memory when nothing is under way, and how many descriptors more than in its first quiet
-/// moment. Both are far above what it has, and far below what a leak makes in a long run.
+/// What a leader may hold in memory when nothing is under way, and how many descriptors more than
+/// in its first quiet moment. Both are far above what it has, and far below what a leak makes in a
+/// long run.
 const MEMORY_MAX: u64 = 400 << 20;
 const DESCRIPTORS_MORE_MAX: usize = 40;
 
-/// How long a round may take to come to rest, when all harm is over. Generous: it is not a measurement.
+/// How long a round may take to come to rest, when all harm is over. Generous: it is not a
+/// measurement.
 pub fn patience() -> Duration {
     Duration::from_secs(scaled(120, 240).into())
 }
@@ -51,12 +53,14 @@ pub fn check(scene: &mut Scene, plan: &Plan, reports: &Reports) -> Result<String
     cancel_cut_uploads(scene, plan, reports);
     eventually(scene, "the leader has nothing under way", idle)?;
     for report in &reports.jobs {
-        job(scene, plan, report)
-            .map_err(|why| format!("{:?}, job {}: {why}\n{report:#?}", report.client, report.job))?;
+        job(scene, plan, report).map_err(|why| {
+            format!("{:?}, job {}: {why}\n{report:#?}", report.client, report.job)
+        })?;
     }
     for report in &reports.opaque {
-        opaque(plan, report)
-            .map_err(|why| format!("{:?}, job {}: {why}\n{report:#?}", report.client, report.job))?;
+        opaque(plan, report).map_err(|why| {
+            format!("{:?}, job {}: {why}\n{report:#?}", report.client, report.job)
+        })?;
     }
     payloads(scene, plan, reports)?;
     results_come_once(scene, plan, reports)?;
@@ -84,10 +88,13 @@ fn tally(reports: &Reports) -> String {
         }] += 1;
     }
     let [right, failed, refused, unheard] = counts;
-    format!("{right} right, {failed} failed, {refused} refused, {unheard} whose clients did not wait")
+    format!(
+        "{right} right, {failed} failed, {refused} refused, {unheard} whose clients did not wait"
+    )
 }
 
-/// A job that is still being uploaded waits a minute for its client. Its user may cancel it instead.
+/// A job that is still being uploaded waits a minute for its client. Its user may cancel it
+/// instead.
 fn cancel_cut_uploads(scene: &Scene, plan: &Plan, reports: &Reports) {
     for report in reports.jobs.iter().filter(|report| report.is_gone && !report.is_acknowledged) {
         if plan.cancels && !report.job.is_nil() && report.client != ClientName::Classic {
@@ -98,7 +105,8 @@ fn cancel_cut_uploads(scene: &Scene, plan: &Plan, reports: &Reports) {
 
 // --- results
 
-/// Whether these failures follow from what was done. A classic client hears of a refusal as a result.
+/// Whether these failures follow from what was done. A classic client hears of a refusal as a
+/// result.
 fn is_legitimate(plan: &Plan, text: &str) -> bool {
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let full = plan.has(|harm| matches!(harm, Harm::FullWork(_)));
@@ -114,9 +122,13 @@ fn is_legitimate(plan: &Plan, text: &str) -> bool {
 /// Whether the leader may have refused the job.
 fn may_refuse(plan: &Plan, text: &str) -> bool {
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    // A leader that is away for longer than `heft submit` tries: it may take a while to read what it has on its disk.
+    // A leader that is away for longer than `heft submit` tries: it may take a while to read what
+    // it has on its disk.
     let is_away = |harm: &Harm| {
-        matches!(harm, Harm::Kill(Target::Leader, _) | Harm::Stop(Target::Leader, _) | Harm::Stall(..))
+        matches!(
+            harm,
+            Harm::Kill(Target::Leader, _) | Harm::Stop(Target::Leader, _) | Harm::Stall(..)
+        )
     };
     plan.has(|harm| matches!(harm, Harm::FullData(_))) && says(&["disk", "full", "space"])
         || plan.has(is_away) && says(&["cannot reach", "no answer to the hello"])
@@ -140,7 +152,9 @@ fn job(scene: &Scene, plan: &Plan, report: &Report) -> Verdict {
         0 if report.job.is_nil() => Ok(()),
         0 => match clients::fetch(&scene.shared, report.job, &report.work) {
             Ok(Some(found)) => end(plan, &found),
-            Ok(None) if report.is_acknowledged => Err("the leader has the job, and no result".to_owned()),
+            Ok(None) if report.is_acknowledged => {
+                Err("the leader has the job, and no result".to_owned())
+            }
             Err(error) if report.is_acknowledged => Err(format!("it was acknowledged: {error}")),
             Ok(None) | Err(_) => Ok(()),
         },
@@ -165,7 +179,8 @@ fn events(scene: &Scene, worker: WorkerName) -> Vec<Value> {
     said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What workers of the first generation got is what was sent, and nothing that was sent and read is missing.
+/// What workers of the first generation got is what was sent, and nothing that was sent and read is
+/// missing.
 fn payloads(scene: &Scene, plan: &Plan, reports: &Reports) -> Verdict {
     let seen: BTreeSet<String> = events(scene, WorkerName::Minimal)
         .iter()
@@ -208,14 +223,19 @@ fn results_come_once(scene: &Scene, plan: &Plan, reports: &Reports) -> Verdict {
         let results = clients::come_back(&scene.shared, client, plan);
         let mut times: BTreeMap<Uuid, usize> = BTreeMap::new();
         for (job, result) in &results {
-            let report = reports.jobs.iter().find(|report| report.client == client && report.job == *job);
+            let report =
+                reports.jobs.iter().find(|report| report.client == client && report.job == *job);
             let Some(report) = report else {
-                return Err(format!("{client:?} came back and got a result of somebody else's job {job}"));
+                return Err(format!(
+                    "{client:?} came back and got a result of somebody else's job {job}"
+                ));
             };
             let count = times.entry(*job).or_default();
             *count += 1;
             if *count + report.ends.len() > 1 {
-                return Err(format!("{client:?} came back and got the result of {job} again: {report:#?}"));
+                return Err(format!(
+                    "{client:?} came back and got the result of {job} again: {report:#?}"
+                ));
             }
             if client == ClientName::Classic {
                 let got = Got {
@@ -239,7 +259,9 @@ fn idle(scene: &Scene) -> Option<String> {
     let Some(status) = scene.status() else { return Some("no status".to_owned()) };
     let (leader, jobs) = (&status["leader"], &status["jobs"]);
     let is_quiet = ["queued", "running"].iter().all(|name| jobs[name] == 0)
-        && ["buffers_promised", "buffers_in_use", "payload_bytes"].iter().all(|name| leader[name] == 0)
+        && ["buffers_promised", "buffers_in_use", "payload_bytes"]
+            .iter()
+            .all(|name| leader[name] == 0)
         && leader["log_trouble"].is_null();
     let mut free: BTreeMap<&str, usize> = BTreeMap::new();
     let workers = status["workers"].as_array().unwrap();
@@ -259,7 +281,8 @@ fn idle(scene: &Scene) -> Option<String> {
 fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
     let ask = |scene: &Scene, args: &[&str]| -> Result<Value, String> {
         let addr = scene.shared.leader();
-        let (code, out, err) = procs::heft(&[&["blob", &addr], args, &["--output", "json"]].concat());
+        let (code, out, err) =
+            procs::heft(&[&["blob", &addr], args, &["--output", "json"]].concat());
         if code != Some(0) {
             return Err(format!("heft blob {args:?} ends with {code:?}: {out}{err}"));
         }
@@ -271,8 +294,12 @@ fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
             Ok(listed) => listed,
             Err(error) => return Some(error),
         };
-        let inputs: Vec<&Value> =
-            listed["blobs"].as_array().unwrap().iter().filter(|blob| blob["purpose"] == "input").collect();
+        let inputs: Vec<&Value> = listed["blobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|blob| blob["purpose"] == "input")
+            .collect();
         (!inputs.is_empty()).then(|| format!("{inputs:#?}"))
     })?;
     // A leader that was killed may leave files that it had not noted.
@@ -296,7 +323,9 @@ fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
         let names = entries.into_iter().flatten().flatten().flatten();
         let names = names.map(|entry| entry.file_name().into_string().unwrap());
         let others: Vec<String> = names
-            .filter(|name| !name.starts_with("free-") && !known.contains(name.trim_end_matches(".map")))
+            .filter(|name| {
+                !name.starts_with("free-") && !known.contains(name.trim_end_matches(".map"))
+            })
             .collect();
         (!others.is_empty()).then(|| format!("{others:#?}"))
     })?;
@@ -307,7 +336,8 @@ fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// Directories of jobs in the work directory that all workers share. Classic workers never remove theirs, so the test does.
+/// Directories of jobs in the work directory that all workers share. Classic workers never remove
+/// theirs, so the test does.
 fn directories(scene: &Scene) -> Option<String> {
     let classic: BTreeSet<String> = [WorkerName::Classic(0), WorkerName::Classic(1)]
         .into_iter()
@@ -347,7 +377,9 @@ fn measures(scene: &mut Scene) -> Result<String, String> {
         _ => (life, descriptors),
     });
     if resident > MEMORY_MAX {
-        return Err(format!("the leader holds {resident} bytes in memory, and nothing is under way"));
+        return Err(format!(
+            "the leader holds {resident} bytes in memory, and nothing is under way"
+        ));
     }
     if descriptors > first + DESCRIPTORS_MORE_MAX {
         return Err(format!("the leader has {descriptors} descriptors open; it had {first}"));

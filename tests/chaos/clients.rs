@@ -34,7 +34,8 @@ pub struct Report {
     pub work: Work,
     /// Whether it heard that the leader has the job.
     pub is_acknowledged: bool,
-    /// Whether it was killed, left, or lost a connection that it does not make again: results may be with the leader.
+    /// Whether it was killed, left, or lost a connection that it does not make again: results may
+    /// be with the leader.
     pub is_gone: bool,
     /// Every result that came.
     pub ends: Vec<End>,
@@ -80,7 +81,10 @@ fn round_dir(shared: &Shared, plan: &Plan, client: &str) -> std::path::PathBuf {
 
 fn submit(shared: &Shared, plan: &Plan) -> Reports {
     let dir = round_dir(shared, plan, "submit");
-    let jobs = (0..).zip(&plan.submit).map(|(place, work)| submit_one(shared, &dir, place, work)).collect();
+    let jobs = (0..)
+        .zip(&plan.submit)
+        .map(|(place, work)| submit_one(shared, &dir, place, work))
+        .collect();
     Reports { jobs, ..Reports::default() }
 }
 
@@ -101,8 +105,10 @@ fn submit_one(shared: &Shared, dir: &Path, place: usize, work: &Work) -> Report 
     command.arg("--out").arg(&unpacked).arg("--").args(work.args());
     let status = shared.run(ClientName::Submit, &mut command, &out, &err);
     let said = fs::read_to_string(&err).unwrap();
-    let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let text: String = said.lines().filter(|line| !line.starts_with('{')).collect::<Vec<_>>().join("\n");
+    let events: Vec<Value> =
+        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text: String =
+        said.lines().filter(|line| !line.starts_with('{')).collect::<Vec<_>>().join("\n");
     let job = events.iter().find_map(|event| event["job"].as_str()?.parse().ok());
     let got = |is_ok| Got {
         is_ok,
@@ -158,8 +164,9 @@ fn got(finished: &Finished) -> Result<Got, String> {
     if let Some(missing) = finished.missing.first() {
         return Err(format!("{:?} did not come: {}", missing.purpose, missing.why));
     }
-    let part =
-        |purpose| finished.part(purpose).and_then(|part| part.path()).map(|path| fs::read(path).unwrap());
+    let part = |purpose| {
+        finished.part(purpose).and_then(|part| part.path()).map(|path| fs::read(path).unwrap())
+    };
     let archive = part(Purpose::Archive).or(result.output_archive);
     Ok(Got {
         is_ok: result.status == JobStatus::Ok,
@@ -180,7 +187,9 @@ fn ended(shared: &Shared, work: &Work, end: Result<Finished, JobError>) -> End {
             End::Refused(error.to_string())
         }
         Err(
-            error @ (JobError::CancelledUnsent { .. } | JobError::BadResult { .. } | JobError::Closed { .. }),
+            error @ (JobError::CancelledUnsent { .. }
+            | JobError::BadResult { .. }
+            | JobError::Closed { .. }),
         ) => End::Wrong(error.to_string()),
     }
 }
@@ -203,7 +212,14 @@ fn library(shared: &Shared, plan: &Plan) -> Reports {
         for (mut handle, work) in handles {
             let ends = vec![ended(shared, work, handle.finish().await)];
             let (job, work) = (work.job, work.clone());
-            reports.push(Report { client: name, job, work, is_acknowledged: true, is_gone: false, ends });
+            reports.push(Report {
+                client: name,
+                job,
+                work,
+                is_acknowledged: true,
+                is_gone: false,
+                ends,
+            });
         }
         client.close().await;
         reports
@@ -257,7 +273,8 @@ pub fn fetch(shared: &Shared, job: Uuid, work: &Work) -> Result<Option<End>, Str
     let dir = shared.path("fetched");
     block_on(async {
         let options = Options { connect_wait: Some(procs::PATIENCE), ..Options::new("") };
-        let client = Client::connect(&shared.leader(), &options).await.map_err(|error| error.to_string())?;
+        let client =
+            Client::connect(&shared.leader(), &options).await.map_err(|error| error.to_string())?;
         let fetched = client.fetch(job, &Downloads::Directory(dir)).await;
         let fetched = fetched.map_err(|error| error.to_string())?;
         let end = fetched.map(|finished| ended(shared, work, Ok(finished)));
@@ -266,7 +283,8 @@ pub fn fetch(shared: &Shared, job: Uuid, work: &Work) -> Result<Option<End>, Str
     })
 }
 
-/// What a client gets that comes back under a name: every result of that name that was not delivered.
+/// What a client gets that comes back under a name: every result of that name that was not
+/// delivered.
 pub fn come_back(shared: &Shared, client: ClientName, plan: &Plan) -> Vec<(Uuid, JobResult)> {
     let id = id_of(client, plan);
     let mut raw = Raw::on(TcpStream::connect(shared.leader()).unwrap());
@@ -289,7 +307,7 @@ pub fn come_back(shared: &Shared, client: ClientName, plan: &Plan) -> Vec<(Uuid,
 // --- clients of the older system
 
 /// Runs a classic client until it was connected once; gives its events and whether it was killed.
-fn classic(
+fn run_classic(
     shared: &Shared,
     plan: &Plan,
     client: ClientName,
@@ -309,7 +327,8 @@ fn classic(
         let (out, err) = (dir.join(format!("{attempt}.log")), dir.join(format!("{attempt}.err")));
         let status = shared.run(client, &mut command, &out, &err);
         let said = fs::read_to_string(&out).unwrap();
-        let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let events: Vec<Value> =
+            said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         // One that has said hello to nobody has sent nothing.
         if !events.is_empty() || status.code().is_none() {
             fs::remove_file(&list).unwrap();
@@ -338,7 +357,7 @@ fn classic(shared: &Shared, plan: &Plan) -> Reports {
             json!({"exec": EXEC, "args": work.args(), "files": files, "job_id": work.job})
         })
         .collect();
-    let (events, is_killed) = classic(shared, plan, name, &[], &jobs);
+    let (events, is_killed) = run_classic(shared, plan, name, &[], &jobs);
     let mut by_job: BTreeMap<Uuid, Vec<End>> = BTreeMap::new();
     for event in events.iter().filter(|event| event["event"] == "result") {
         let job: Uuid = event["corr_id"].as_str().unwrap().parse().unwrap();
@@ -347,7 +366,8 @@ fn classic(shared: &Shared, plan: &Plan) -> Reports {
             Some(_) if event["status"].is_null() => End::Wrong(format!("no JobResult: {event}")),
             Some(work) => {
                 let text = |member: &str| event[member].as_str().unwrap_or_default().to_owned();
-                let archive = event["archive_b64"].as_str().map(|text| STANDARD.decode(text).unwrap());
+                let archive =
+                    event["archive_b64"].as_str().map(|text| STANDARD.decode(text).unwrap());
                 let got = Got {
                     is_ok: event["status"] == "OK",
                     stdout: text("stdout").into_bytes(),
@@ -374,14 +394,17 @@ fn classic(shared: &Shared, plan: &Plan) -> Reports {
     Reports { jobs, ..Reports::default() }
 }
 
-/// What does not fit a frame of the older system stays with the leader, and the result says how it is fetched.
+/// What does not fit a frame of the older system stays with the leader, and the result says how it
+/// is fetched.
 pub fn judge_classic(shared: &Shared, work: &Work, got: &Got) -> End {
     match got.judge(work, &shared.material) {
-        End::Wrong(why) if got.stderr.contains("heft result get") => match fetch(shared, work.job, work) {
-            Ok(Some(end)) => end,
-            Ok(None) => End::Wrong(format!("{why}; and the leader has no result")),
-            Err(error) => End::Wrong(format!("{why}; and cannot be fetched: {error}")),
-        },
+        End::Wrong(why) if got.stderr.contains("heft result get") => {
+            match fetch(shared, work.job, work) {
+                Ok(Some(end)) => end,
+                Ok(None) => End::Wrong(format!("{why}; and the leader has no result")),
+                Err(error) => End::Wrong(format!("{why}; and cannot be fetched: {error}")),
+            }
+        }
         end @ (End::Right | End::Failed(_) | End::Refused(_) | End::Wrong(_)) => end,
     }
 }
@@ -392,7 +415,12 @@ fn opaque_bytes(shared: &Shared, opaque: &Opaque) -> Vec<u8> {
     [opaque.job.as_bytes(), noise].concat()
 }
 
-fn opaque_reports(shared: &Shared, client: ClientName, jobs: &[Opaque], is_gone: bool) -> Vec<OpaqueReport> {
+fn opaque_reports(
+    shared: &Shared,
+    client: ClientName,
+    jobs: &[Opaque],
+    is_gone: bool,
+) -> Vec<OpaqueReport> {
     jobs.iter()
         .map(|opaque| OpaqueReport {
             client,
@@ -411,13 +439,15 @@ fn correlating(shared: &Shared, plan: &Plan) -> Reports {
         .iter()
         .map(|opaque| json!({"job_id": opaque.job, "raw_b64": STANDARD.encode(opaque_bytes(shared, opaque))}))
         .collect();
-    let (events, is_killed) = classic(shared, plan, name, &["--generation", "f1", "--wait"], &jobs);
+    let (events, is_killed) =
+        run_classic(shared, plan, name, &["--generation", "f1", "--wait"], &jobs);
     let is_gone = is_killed || !is_done(&events);
     let mut opaque = opaque_reports(shared, name, &plan.correlating, is_gone);
     for event in events.iter().filter(|event| event["event"] == "result") {
         let job: Uuid = event["corr_id"].as_str().unwrap().parse().unwrap();
         let report = opaque.iter_mut().find(|report| report.job == job);
-        let report = report.unwrap_or_else(|| panic!("a result of a job of somebody else: {event}"));
+        let report =
+            report.unwrap_or_else(|| panic!("a result of a job of somebody else: {event}"));
         // The ack of a worker of the first generation is empty, and means that all is well.
         report.ends.push(if event["payload_len"] == 0 || event["status"] == "OK" {
             End::Right
@@ -435,7 +465,7 @@ fn minimal(shared: &Shared, plan: &Plan) -> Reports {
         .iter()
         .map(|opaque| json!({"raw_b64": STANDARD.encode(opaque_bytes(shared, opaque))}))
         .collect();
-    let (events, is_killed) = classic(shared, plan, name, &["--generation", "f0"], &jobs);
+    let (events, is_killed) = run_classic(shared, plan, name, &["--generation", "f0"], &jobs);
     let is_gone = is_killed || !is_done(&events);
     Reports { opaque: opaque_reports(shared, name, &plan.minimal, is_gone), ..Reports::default() }
 }

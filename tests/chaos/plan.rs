@@ -193,7 +193,8 @@ pub struct Plan {
     pub minimal: Vec<Opaque>,
     /// Whether the leaver takes its results when it comes back, or fetches them.
     pub comes_back: bool,
-    /// Whether a job whose client was killed in the middle of its upload is cancelled, or left to the leader.
+    /// Whether a job whose client was killed in the middle of its upload is cancelled, or left to
+    /// the leader.
     pub cancels: bool,
     pub faults: Vec<Fault>,
 }
@@ -201,9 +202,12 @@ pub struct Plan {
 impl Plan {
     pub fn new(seed: u64, number: u32, can_fill: bool) -> Plan {
         let mut random = Seeded(heft::core::retry::mix(seed ^ (u64::from(number) << 32)));
-        let works = |random: &mut Seeded, count: usize, first: Weight, others: Weight| -> Vec<Work> {
-            (0..count).map(|place| Work::plan(random, if place == 0 { first } else { others })).collect()
-        };
+        let works =
+            |random: &mut Seeded, count: usize, first: Weight, others: Weight| -> Vec<Work> {
+                (0..count)
+                    .map(|place| Work::plan(random, if place == 0 { first } else { others }))
+                    .collect()
+            };
         let (mut input, mut result) = (Weight::Any, Weight::Any);
         match number % 4 {
             0 => input = Weight::HeavyInput,
@@ -247,9 +251,9 @@ impl Plan {
                 Harm::Kill(target, _) | Harm::Cut(target) | Harm::Dead(target) => {
                     matches!(target, Target::Worker(_))
                 }
-                Harm::Stop(target, ms) | Harm::Stall(target, ms) | Harm::Throttle(target, _, ms) => {
-                    matches!(target, Target::Worker(_)) && ms > 4000
-                }
+                Harm::Stop(target, ms)
+                | Harm::Stall(target, ms)
+                | Harm::Throttle(target, _, ms) => matches!(target, Target::Worker(_)) && ms > 4000,
                 Harm::FullData(_) | Harm::FullWork(_) => false,
             })
             .count()
@@ -262,7 +266,8 @@ fn faults(random: &mut Seeded, can_fill: bool) -> Vec<Fault> {
         .iter()
         .filter(|(hazard, ..)| can_fill || !matches!(hazard, Hazard::FullData | Hazard::FullWork))
         .filter(|(hazard, ..)| {
-            only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{hazard:?}")))
+            only.as_ref()
+                .is_none_or(|only| only.split(',').any(|name| name == format!("{hazard:?}")))
         })
         .map(|(hazard, ci, long)| (*hazard, u64::from(scaled(*ci, *long))))
         .collect();
@@ -286,10 +291,11 @@ fn faults(random: &mut Seeded, can_fill: bool) -> Vec<Fault> {
         // Some while all clients say hello, the others while they work.
         let at_ms = if random.below(3) == 0 { random.below(150) } else { random.below(2500) };
         let fault = Fault { at_ms, harm: harm(random, hazard) };
-        // A leader that was killed waits for the workers that had jobs as long as a lease: a worker that is gone for
-        // good then takes half a minute.
+        // A leader that was killed waits for the workers that had jobs as long as a lease: a worker
+        // that is gone for good then takes half a minute.
         let kills_leader = |harm: &Harm| matches!(harm, Harm::Kill(Target::Leader, _));
-        let kills_worker = |harm: &Harm| matches!(harm, Harm::Kill(Target::Worker(WorkerName::Heft(_)), _));
+        let kills_worker =
+            |harm: &Harm| matches!(harm, Harm::Kill(Target::Worker(WorkerName::Heft(_)), _));
         let takes_long = |other: &Fault| {
             kills_leader(&other.harm) && kills_worker(&fault.harm)
                 || kills_worker(&other.harm) && kills_leader(&fault.harm)
@@ -318,9 +324,10 @@ fn harm(random: &mut Seeded, hazard: Hazard) -> Harm {
         Hazard::KillHeft => {
             Harm::Kill(Target::Worker(WorkerName::Heft(random.between(0, 2))), random.below(1000))
         }
-        Hazard::KillClassic => {
-            Harm::Kill(Target::Worker(WorkerName::Classic(random.between(0, 1))), random.below(1000))
-        }
+        Hazard::KillClassic => Harm::Kill(
+            Target::Worker(WorkerName::Classic(random.between(0, 1))),
+            random.below(1000),
+        ),
         Hazard::KillMinimal => Harm::Kill(Target::Worker(WorkerName::Minimal), random.below(1000)),
         Hazard::KillClient => Harm::Kill(Target::Client(random.pick(&PROCESSES)), 0),
         Hazard::StopLeader => Harm::Stop(Target::Leader, long(random)),

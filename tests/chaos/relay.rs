@@ -31,7 +31,6 @@ struct State {
     lines: Mutex<Vec<Arc<Line>>>,
 }
 
-/// One connection.
 #[derive(Default)]
 struct Line {
     is_dead: AtomicBool,
@@ -86,7 +85,8 @@ impl State {
         self.lines.lock().unwrap().push(line.clone());
         peer.set_nodelay(true).ok();
         leader.set_nodelay(true).ok();
-        let ((from_peer, to_peer), (from_leader, to_leader)) = (peer.into_split(), leader.into_split());
+        let ((from_peer, to_peer), (from_leader, to_leader)) =
+            (peer.into_split(), leader.into_split());
         let spoken = AtomicBool::default();
         tokio::join!(
             self.pump(from_peer, to_leader, &line.is_dead, &spoken),
@@ -107,7 +107,11 @@ impl State {
                 tokio::time::sleep(NAP).await;
             }
             let rate = self.rate.load(Ordering::Relaxed);
-            let most = if rate == 0 { PIECE } else { usize::try_from(rate / 50).unwrap().clamp(512, PIECE) };
+            let most = if rate == 0 {
+                PIECE
+            } else {
+                usize::try_from(rate / 50).unwrap().clamp(512, PIECE)
+            };
             let got = match from.read(&mut piece[..most]).await {
                 Ok(0) | Err(_) => break,
                 Ok(got) => got,
@@ -143,9 +147,9 @@ impl Relay {
         self.state.rate.store(bytes_per_s, Ordering::Relaxed);
     }
 
-    /// The connections that are there never pass anything again, and neither end hears of that. New ones are as always.
-    /// So are those on which the leader has said nothing yet: for their peer it may be a classic one, which says nothing
-    /// until it has to.
+    /// The connections that are there never pass anything again, and neither end hears of that. New
+    /// ones are as always. So are those on which the leader has said nothing yet: for their peer it
+    /// may be a classic one, which says nothing until it has to.
     pub fn die(&self) {
         self.state.lines.lock().unwrap().retain(|line| {
             let dies = line.has_spoken.load(Ordering::Relaxed);

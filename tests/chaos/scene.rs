@@ -1,4 +1,5 @@
-//! The processes of a scene: a leader with default flags, six workers, and the disks and lines that harm is done to.
+//! The processes of a scene: a leader with default flags, six workers, and the disks and lines that
+//! harm is done to.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -38,8 +39,10 @@ impl Disk {
         let disk = Disk { path, is_small: can_fill };
         if can_fill {
             let size = format!("size={DISK_BYTES},mode=700");
-            let status =
-                Command::new("mount").args(["-t", "tmpfs", "-o", &size, "chaos"]).arg(&disk.path).status();
+            let status = Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &size, "chaos"])
+                .arg(&disk.path)
+                .status();
             assert!(status.unwrap().success(), "tmpfs on {}", disk.path.display());
         }
         disk
@@ -64,7 +67,11 @@ impl Disk {
     }
 
     fn lift(&self) {
-        assert!(!self.is_small || self.resize(DISK_BYTES), "{} has room again", self.path.display());
+        assert!(
+            !self.is_small || self.resize(DISK_BYTES),
+            "{} has room again",
+            self.path.display()
+        );
     }
 }
 
@@ -86,7 +93,9 @@ impl Process {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path).unwrap();
         command.stdin(Stdio::null()).stdout(open(log)).stderr(open(errors));
         command.env(MARK, mark).env_remove("HEFT_DATA").env_remove("HEFT_DURABILITY");
-        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", log.display()));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", log.display()));
         Process { child }
     }
 
@@ -197,7 +206,8 @@ impl Scene {
     /// With disks that can be full, if the test has a mount namespace of its own.
     pub fn start(dir: PathBuf, can_fill: bool) -> Scene {
         fs::create_dir_all(dir.join("logs")).unwrap();
-        let (data, work) = (Disk::mount(dir.join("data"), can_fill), Disk::mount(dir.join("work"), can_fill));
+        let (data, work) =
+            (Disk::mount(dir.join("data"), can_fill), Disk::mount(dir.join("work"), can_fill));
         let material = Material::new(&dir);
         material.install(&dir.join("exe"));
         let port = free_port();
@@ -279,7 +289,8 @@ impl Scene {
             }
         }
         command.arg("--exe-dir").arg(&exe).arg("--cache-dir").arg(&cache);
-        let (log, errors) = (self.log(&format!("{worker:?}.log")), self.log(&format!("{worker:?}.err")));
+        let (log, errors) =
+            (self.log(&format!("{worker:?}.log")), self.log(&format!("{worker:?}.err")));
         let process = Process::start(&mut command, &self.shared.mark, &log, &errors);
         let service = self.workers.get_mut(&worker).unwrap();
         service.process = Some(process);
@@ -371,12 +382,19 @@ impl Scene {
 
     /// The status, if the leader answers.
     pub fn status(&self) -> Option<Value> {
-        let (code, out, _) =
-            procs::heft(&["status", &self.shared.leader(), "--output", "json", "--connect-wait", "2s"]);
+        let (code, out, _) = procs::heft(&[
+            "status",
+            &self.shared.leader(),
+            "--output",
+            "json",
+            "--connect-wait",
+            "2s",
+        ]);
         (code == Some(0)).then(|| serde_json::from_str(&out).unwrap())
     }
 
-    /// Processes that the scene did not start itself and that carry its mark: programs of jobs, and what those started.
+    /// Processes that the scene did not start itself and that carry its mark: programs of jobs, and
+    /// what those started.
     pub fn strays(&self) -> Vec<String> {
         let mut known: Vec<u32> = self.workers.values().filter_map(Service::pid).collect();
         known.extend(self.leader.pid());

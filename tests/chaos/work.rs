@@ -1,5 +1,5 @@
-//! What jobs do: a program whose output follows from its input and arguments, so that a result is right or wrong byte by
-//! byte.
+//! What jobs do: a program whose output follows from its input and arguments, so that a result is
+//! right or wrong byte by byte.
 
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,6 @@ pub struct Material {
     pub noise: Vec<u8>,
     /// The same in a file.
     noise_path: PathBuf,
-    /// Printable.
     text: Vec<u8>,
     text_path: PathBuf,
 }
@@ -38,7 +37,8 @@ impl Material {
         Material { noise, noise_path, text, text_path }
     }
 
-    /// Writes the program: it sleeps, says what its inputs hash to, makes a file, prints, and ends as it is told.
+    /// Writes the program: it sleeps, says what its inputs hash to, makes a file, prints, and ends
+    /// as it is told.
     pub fn install(&self, exe_dir: &Path) {
         let script = format!(
             r#"[ "$1" = 0 ] || sleep "$1"
@@ -71,7 +71,6 @@ impl Input {
     }
 }
 
-/// One job.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub job: Uuid,
@@ -127,7 +126,11 @@ impl Work {
             .map(|part| {
                 // The first has most of it.
                 let len = if part == 0 { total - total / 4 * (parts - 1) } else { total / 4 };
-                Input { name: format!("in{part}.bin"), start: random.between(0, NOISE_BYTES - len), len }
+                Input {
+                    name: format!("in{part}.bin"),
+                    start: random.between(0, NOISE_BYTES - len),
+                    len,
+                }
             })
             .collect();
         Work {
@@ -142,8 +145,11 @@ impl Work {
     }
 
     pub fn args(&self) -> Vec<String> {
-        let sleep =
-            if self.sleep_ms == 0 { "0".to_owned() } else { format!("{:.3}", self.sleep_ms as f64 / 1e3) };
+        let sleep = if self.sleep_ms == 0 {
+            "0".to_owned()
+        } else {
+            format!("{:.3}", self.sleep_ms as f64 / 1e3)
+        };
         vec![
             sleep,
             self.start.to_string(),
@@ -153,14 +159,17 @@ impl Work {
         ]
     }
 
-    /// Whether a program given this work prints that. A classic worker makes no file of an empty input.
+    /// Whether a program given this work prints that. A classic worker makes no file of an empty
+    /// input.
     fn prints(&self, material: &Material, stdout: &[u8]) -> bool {
         let made = self.made(material);
         let made = (!made.is_empty()).then_some(("made.bin", made));
         let expected = |with_empty: bool| {
-            let inputs = self.inputs.iter().map(|input| (input.name.as_str(), input.bytes(material)));
+            let inputs =
+                self.inputs.iter().map(|input| (input.name.as_str(), input.bytes(material)));
             let inputs = inputs.filter(|(_, bytes)| with_empty || !bytes.is_empty());
-            let lines = inputs.chain(made).map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes)));
+            let lines =
+                inputs.chain(made).map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes)));
             [lines.collect::<String>().as_bytes(), &material.text[..self.printed]].concat()
         };
         stdout == expected(true) || stdout == expected(false)
@@ -203,17 +212,22 @@ impl Got {
         if self.is_ok != (work.exit == 0) || !self.is_ok && !prints {
             return match self.is_ok {
                 true => End::Wrong("OK, where the program ends with 3".to_owned()),
-                false if self.stderr.trim().is_empty() => End::Wrong("FAILED without a reason".to_owned()),
+                false if self.stderr.trim().is_empty() => {
+                    End::Wrong("FAILED without a reason".to_owned())
+                }
                 false => End::Failed(self.stderr.clone()),
             };
         }
         if !prints {
-            let shown = String::from_utf8_lossy(&self.stdout[..self.stdout.len().min(400)]).into_owned();
+            let shown =
+                String::from_utf8_lossy(&self.stdout[..self.stdout.len().min(400)]).into_owned();
             return End::Wrong(format!("it printed {} bytes: {shown:?}", self.stdout.len()));
         }
         match &self.made {
             Some(made) if made == work.made(material) => End::Right,
-            Some(made) => End::Wrong(format!("made.bin has {} bytes, and not the right ones", made.len())),
+            Some(made) => {
+                End::Wrong(format!("made.bin has {} bytes, and not the right ones", made.len()))
+            }
             None if work.made == 0 || !self.is_ok => End::Right,
             None => End::Wrong(format!("made.bin did not come; it says {:?}", self.stderr)),
         }

@@ -1,4 +1,5 @@
-//! The clients: they hand jobs in, go away and come back, and hand in again what they have no result of.
+//! The clients: they hand jobs in, go away and come back, and submit again what they have no result
+//! of.
 
 use heft::core::Event;
 use heft::core::action::{Action, Refusal};
@@ -16,8 +17,12 @@ impl World {
         client.conn = Some(conn);
         let id = client.id.clone();
         let is_known = |job: &&Submission| client.taken.contains(&job.job);
-        let again: Vec<Submission> = client.open.values().filter(|job| !is_known(job)).cloned().collect();
-        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP), peer: ClientPeer::Heft });
+        let again: Vec<Submission> =
+            client.open.values().filter(|job| !is_known(job)).cloned().collect();
+        self.say(
+            conn,
+            Event::ClientHello { conn, client: id, cap: Some(CAP), peer: ClientPeer::Heft },
+        );
         for job in again {
             self.submits(conn, job);
         }

@@ -35,7 +35,9 @@ impl Coverage {
     pub(crate) fn note(&mut self, record: &Record) {
         match record {
             Record::Ack { .. } => self.results += 1,
-            Record::Requeue { why, .. } => *self.requeues.entry(format!("{why:?}")).or_default() += 1,
+            Record::Requeue { why, .. } => {
+                *self.requeues.entry(format!("{why:?}")).or_default() += 1
+            }
             Record::Dlq { .. } => self.dead += 1,
             Record::Orphan { .. } => self.orphans += 1,
             Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),

@@ -1,5 +1,6 @@
-//! Datasets in the simulation: they are put, replaced and removed, workers get and lose them, agents come and go, and all the
-//! while jobs name them. The leader's part in it is random: the broker has to do with whatever it is told.
+//! Datasets in the simulation: they are put, replaced and removed, workers get and lose them,
+//! agents come and go, and all the while jobs name them. The leader's part in it is random: the
+//! broker has to do with whatever it is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,8 @@ impl World {
 
     /// The datasets that a job names: two at most.
     pub(crate) fn some_caches(&mut self) -> Vec<CacheId> {
-        let mut named: Vec<CacheId> = (0..=self.random.below(2)).map(|_| self.some_cache()).collect();
+        let mut named: Vec<CacheId> =
+            (0..=self.random.below(2)).map(|_| self.some_cache()).collect();
         named.sort_unstable();
         named.dedup();
         named
@@ -66,7 +68,8 @@ impl World {
             }
             5..7 => Event::RemoveDataset { cache },
             7..70 => {
-                let (digest, bytes) = known.map_or(([0; 32], 1), |known| (known.digest, known.bytes));
+                let (digest, bytes) =
+                    known.map_or(([0; 32], 1), |known| (known.digest, known.bytes));
                 let missing = if self.random.chance(60) { 0 } else { self.random.below(bytes) };
                 Event::Holding { worker, cache, digest, missing }
             }
@@ -77,7 +80,8 @@ impl World {
                 Event::DatasetsMoved { worker, bytes: self.random.below(1 << 32), span }
             }
             _ => {
-                let agents = self.workers.iter().filter(|worker| worker.class == WorkerClass::Leasing);
+                let agents =
+                    self.workers.iter().filter(|worker| worker.class == WorkerClass::Leasing);
                 let agent = agents.map(|worker| worker.id).next();
                 Event::AgentFor { worker, agent: agent.filter(|_| self.random.chance(80)) }
             }
@@ -91,7 +95,8 @@ impl World {
 
     /// What is said of a job is what is so.
     fn check_explanations(&mut self) {
-        let open: Vec<JobId> = self.clients.iter().flat_map(|client| client.open.keys()).copied().collect();
+        let open: Vec<JobId> =
+            self.clients.iter().flat_map(|client| client.open.keys()).copied().collect();
         for id in open {
             if self.broker.state().job(id).is_none() {
                 continue;
@@ -112,7 +117,9 @@ impl World {
             match explanation.waits {
                 Some(WaitsFor::Data { .. }) => self.coverage.waits_for_data += 1,
                 Some(WaitsFor::Nearer { .. }) => self.coverage.lets_nearer_go_first += 1,
-                Some(WaitsFor::CapableWorker) => self.coverage.stranded += u64::from(names_datasets(job)),
+                Some(WaitsFor::CapableWorker) => {
+                    self.coverage.stranded += u64::from(names_datasets(job))
+                }
                 _ => {}
             }
         }

@@ -26,7 +26,8 @@ impl World {
         let classic = worker.class != WorkerClass::Leasing;
         let conn = worker.conn.take();
         if crash || classic {
-            // A classic worker does not reconnect: another process takes its place, under another id.
+            // A classic worker does not reconnect: another process takes its place, under another
+            // id.
             worker.life += 1;
             worker.running.clear();
             worker.receiving.clear();

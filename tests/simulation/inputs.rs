@@ -29,14 +29,17 @@ impl World {
         let takes_transfers =
             |worker: &SimWorker| worker.exec == exec && worker.class == WorkerClass::Leasing;
         let can_transfer = self.workers.iter().any(takes_transfers);
-        let is_read =
-            self.workers.iter().any(|worker| worker.exec == exec && worker.reads() == PayloadKind::Raw);
+        let is_read = self
+            .workers
+            .iter()
+            .any(|worker| worker.exec == exec && worker.reads() == PayloadKind::Raw);
         let is_raw = is_read && self.random.chance(10);
         let takes_folders =
             |worker: &SimWorker| worker.exec == exec && worker.reads() >= PayloadKind::Folders;
         let in_folders = self.workers.iter().any(takes_folders) && self.random.chance(10);
         let can_transfer = can_transfer && !is_raw;
-        let inputs = if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
+        let inputs =
+            if can_transfer && self.random.chance(40) { Inputs::Expected } else { Inputs::Here };
         let names_datasets = can_transfer && self.random.chance(60);
         let datasets = if names_datasets { self.some_caches() } else { Vec::new() };
         Submission {
@@ -58,15 +61,21 @@ impl World {
 
     /// Who is told to start runs a job that is taken; who is not, one that is announced.
     pub(crate) fn check_start(&self, job: JobId, run: Run, attempt: Attempt, start: bool) {
-        let known =
-            self.broker.state().job(job).unwrap_or_else(|| panic!("{job} is given out and not known"));
+        let known = self
+            .broker
+            .state()
+            .job(job)
+            .unwrap_or_else(|| panic!("{job} is given out and not known"));
         assert_eq!((known.run, known.is_announced()), (run, !start), "{job}");
         if let Phase::Leased { worker, .. } = known.phase {
             let mut holders = self.broker.workers().filter(|known| known.id == worker);
             let reads = holders.next().is_none_or(|worker| worker.reads >= known.payload_kind());
             assert!(reads, "{job} is nothing that its worker reads");
         }
-        assert!(matches!(known.phase, Phase::Leased { attempt: held, .. } if held == attempt), "{job}");
+        assert!(
+            matches!(known.phase, Phase::Leased { attempt: held, .. } if held == attempt),
+            "{job}"
+        );
     }
 
     pub(crate) fn submits(&mut self, conn: ConnId, job: Submission) {
@@ -78,7 +87,8 @@ impl World {
         }
     }
 
-    /// The inputs of a job have come to the leader over this connection, or something is wrong with them.
+    /// The inputs of a job have come to the leader over this connection, or something is wrong with
+    /// them.
     pub(crate) fn inputs_leave(&mut self, conn: ConnId, job: JobId) {
         let known = self.broker.state().job(job);
         if known.is_some_and(|job| !job.is_announced()) && !self.random.chance(5) {
@@ -100,31 +110,49 @@ impl World {
     /// A worker that has all inputs of a job and may start it does.
     pub(crate) fn run_if_whole(&mut self, number: usize, job: JobId) {
         let worker = &mut self.workers[number];
-        let Some(held) = worker.receiving.get(&job).copied().filter(|held| held.whole) else { return };
+        let Some(held) = worker.receiving.get(&job).copied().filter(|held| held.whole) else {
+            return;
+        };
         let Some(run) = held.run else { return };
         worker.receiving.remove(&job);
         worker.running.insert(job, (run, held.attempt));
         let (conn, life) = (worker.conn, worker.life);
         if let Some(conn) = conn {
-            self.say(conn, Event::Progress { conn, job, run, attempt: held.attempt, doing: Doing::Running });
+            self.say(
+                conn,
+                Event::Progress { conn, job, run, attempt: held.attempt, doing: Doing::Running },
+            );
         }
         let at = self.now + self.takes();
-        let end =
-            if is_poison(job) { Wake::Poisoned(number, life) } else { Wake::JobEnds(number, life, job) };
+        let end = if is_poison(job) {
+            Wake::Poisoned(number, life)
+        } else {
+            Wake::JobEnds(number, life, job)
+        };
         self.at(at, end);
     }
 
     /// The leader has sent a worker what it has of a job's inputs.
-    pub(crate) fn inputs_at_worker(&mut self, number: usize, conn: ConnId, job: JobId, attempt: Attempt) {
+    pub(crate) fn inputs_at_worker(
+        &mut self,
+        number: usize,
+        conn: ConnId,
+        job: JobId,
+        attempt: Attempt,
+    ) {
         let worker = &self.workers[number];
         let held = worker.receiving.get(&job).filter(|held| held.attempt == attempt && !held.whole);
         if worker.conn != Some(conn) || held.is_none() {
             return;
         }
-        let is_kept = self.broker.state().job(job).is_some_and(|job| job.inputs == InputsState::Kept);
-        let has_client = |client: &SimClient| client.conn.is_some() && client.open.contains_key(&job);
+        let is_kept =
+            self.broker.state().job(job).is_some_and(|job| job.inputs == InputsState::Kept);
+        let has_client =
+            |client: &SimClient| client.conn.is_some() && client.open.contains_key(&job);
         let why = match self.random.below(100) {
-            _ if !is_kept && !self.clients.iter().any(has_client) => Some(AttemptEnd::InputsStalled),
+            _ if !is_kept && !self.clients.iter().any(has_client) => {
+                Some(AttemptEnd::InputsStalled)
+            }
             0..4 => Some(AttemptEnd::DiskFull),
             4..8 => Some(AttemptEnd::InputsBad),
             8..12 => Some(AttemptEnd::InputsStalled),

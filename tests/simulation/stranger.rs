@@ -22,7 +22,8 @@ impl World {
         let Some(conn) = self.stranger.filter(|conn| self.conns.contains_key(conn)) else {
             let conn = self.open();
             self.stranger = Some(conn);
-            let class = if self.random.chance(50) { WorkerClass::Leasing } else { WorkerClass::Classic };
+            let class =
+                if self.random.chance(50) { WorkerClass::Leasing } else { WorkerClass::Classic };
             let hello = Event::WorkerHello(Hello {
                 conn,
                 worker: WorkerId(Uuid::from_u128(1)),
@@ -45,7 +46,12 @@ impl World {
         if self.random.chance(20) {
             return self.say(
                 conn,
-                Event::Heartbeat { conn, cpu_permille: 0, credit: 0, held: vec![(job, run, attempt)] },
+                Event::Heartbeat {
+                    conn,
+                    cpu_permille: 0,
+                    credit: 0,
+                    held: vec![(job, run, attempt)],
+                },
             );
         }
         let above = if self.now > LEASE { self.random.below(3) as u32 } else { 0 };

@@ -46,8 +46,14 @@ impl Apart<'_> {
             let len = self.u32_at(self.at + 4);
             // A group without records marks how far the file is synced, or that another follows.
             let what = if len == 0 { "mark" } else { "group" };
-            let fields =
-                [("marker", 4), ("length", 4), ("checksum", 4), ("first", 8), ("count", 4), ("synced", 8)];
+            let fields = [
+                ("marker", 4),
+                ("length", 4),
+                ("checksum", 4),
+                ("first", 8),
+                ("count", 4),
+                ("synced", 8),
+            ];
             for (name, len) in fields {
                 self.take(&format!("{name} of {what} {number}"), len);
             }
@@ -57,7 +63,8 @@ impl Apart<'_> {
                 self.take(&format!("length of a record of group {number}"), 4);
                 // Nothing but payloads repeats a byte so often.
                 let record = &self.bytes[self.at..self.at + len];
-                let tail = record.iter().rev().take_while(|byte| Some(*byte) == record.last()).count();
+                let tail =
+                    record.iter().rev().take_while(|byte| Some(*byte) == record.last()).count();
                 let payload = if tail > 40 { tail } else { 0 };
                 self.take(&format!("record of group {number}"), len - payload);
                 self.take(&format!("payload of group {number}"), payload);

@@ -29,7 +29,7 @@ struct Blob {
     is_sealed: bool,
     /// Whether it is not wanted any more.
     is_removed: bool,
-    /// Whether its files are of an earlier life, and have not been looked at.
+    /// Whether its files are of a previous run, and have not been looked at.
     is_unchecked: bool,
     /// Whether the leader knows of files.
     on_disk: bool,
@@ -93,7 +93,8 @@ impl Blobs {
         }
         // Sometimes one that is here comes again.
         if random.chance(10)
-            && let Some(blob) = self.all.get_mut(&id).filter(|blob| !blob.is_sealed && !blob.here.is_empty())
+            && let Some(blob) =
+                self.all.get_mut(&id).filter(|blob| !blob.is_sealed && !blob.here.is_empty())
         {
             let index = *blob.here.keys().next().unwrap();
             blob.here.remove(&index);
@@ -132,9 +133,11 @@ impl Blobs {
         }
     }
 
-    /// A new life found these. What was heard to be whole has to be, and nothing may be there that was never written.
+    /// A new life found these. What was heard to be whole has to be, and nothing may be there that
+    /// was never written.
     pub(crate) fn recovered(&mut self, found: Vec<Found>, seen: &mut Coverage) {
-        let mut found: BTreeMap<Uuid, Found> = found.into_iter().map(|found| (found.blob, found)).collect();
+        let mut found: BTreeMap<Uuid, Found> =
+            found.into_iter().map(|found| (found.blob, found)).collect();
         for (id, blob) in &mut self.all {
             let here = std::mem::take(&mut blob.here);
             blob.is_unchecked = true;
@@ -158,7 +161,11 @@ impl Blobs {
                 for (index, version) in &here {
                     let (head, bytes) = &blob.versions[index][*version];
                     let (found, len) = &map.chunks[index];
-                    assert_eq!((head, bytes.len()), (found, *len as usize), "chunk {index} of sealed {id}");
+                    assert_eq!(
+                        (head, bytes.len()),
+                        (found, *len as usize),
+                        "chunk {index} of sealed {id}"
+                    );
                 }
                 blob.here = here;
                 seen.sealed_recovered += 1;
@@ -174,7 +181,8 @@ impl Blobs {
             for (index, (head, len)) in &map.chunks {
                 let versions = blob.versions.get(index).map(Vec::as_slice).unwrap_or_default();
                 let is_known = versions.iter().any(|(known, bytes)| {
-                    (known.crc_sent, known.codec, bytes.len()) == (head.crc_sent, head.codec, *len as usize)
+                    (known.crc_sent, known.codec, bytes.len())
+                        == (head.crc_sent, head.codec, *len as usize)
                 });
                 assert!(is_known, "chunk {index} of {id} was never {head:?}");
             }
@@ -185,7 +193,8 @@ impl Blobs {
     /// Reads all that is said to be good.
     pub(crate) fn check_all(&mut self, files: &mut BlobFiles, pool: &Pool) {
         for (id, blob) in &mut self.all {
-            let Some(DiskDone::Checked { result, .. }) = files.execute(DiskOp::Check { blob: *id }) else {
+            let Some(DiskDone::Checked { result, .. }) = files.execute(DiskOp::Check { blob: *id })
+            else {
                 panic!("a check says something")
             };
             let Ok((good, bad)) = result else {
@@ -208,7 +217,8 @@ impl Blobs {
 }
 
 fn opened(id: Uuid, random: &mut Random) -> Open {
-    // Chunks of a blob that does not compress are small here; those of one that does are of a megabyte.
+    // Chunks of a blob that does not compress are small here; those of one that does are of a
+    // megabyte.
     let chunk_bytes = if random.chance(50) { MIB } else { 8192 };
     let chunks = random.below(5);
     let size = (chunks * chunk_bytes).saturating_sub(random.below(4000));
@@ -230,10 +240,11 @@ impl Blob {
     fn begin(&mut self, open: Open) {
         self.opens.push(std::mem::replace(&mut self.open, open));
         self.here.clear();
-        (self.is_sealed, self.is_removed, self.is_unchecked, self.on_disk) = (false, false, false, false);
+        (self.is_sealed, self.is_removed, self.is_unchecked, self.on_disk) =
+            (false, false, false, false);
     }
 
-    /// Files of an earlier life: they are looked at and gone on with, begun again, or removed.
+    /// Files of a previous run: they are looked at and gone on with, begun again, or removed.
     fn look(
         &mut self,
         id: Uuid,
@@ -258,7 +269,9 @@ impl Blob {
                 if self.is_sealed {
                     self.expect_all_good(id, checked, disk);
                 } else {
-                    let Some(DiskDone::Checked { result, .. }) = checked else { panic!("{checked:?}") };
+                    let Some(DiskDone::Checked { result, .. }) = checked else {
+                        panic!("{checked:?}")
+                    };
                     let (good, bad) = result.unwrap_or_default();
                     seen.chunks_bad += bad.len() as u64;
                     seen.chunks_resumed += good.len() as u64;
@@ -316,7 +329,8 @@ impl Blob {
     ) {
         disk.failed();
         let (open, digest) = (Box::new(self.open.clone()), digest_of(id, &self.open));
-        let Some(DiskDone::Sealed { result, .. }) = files.execute(DiskOp::Seal { blob: id, open, digest })
+        let Some(DiskDone::Sealed { result, .. }) =
+            files.execute(DiskOp::Seal { blob: id, open, digest })
         else {
             panic!("a seal says something")
         };
@@ -335,7 +349,8 @@ impl Blob {
                 seen.seals_full += 1;
             }
             Err(error) => {
-                // One whose last write of a chunk failed is refused, too, though an earlier write may have brought it.
+                // One whose last write of a chunk failed is refused, too, though an earlier write
+                // may have brought it.
                 let is_unwritten = error.text.contains("could not be written");
                 assert!(!failed.is_empty() || is_unwritten, "{error:?}");
                 seen.seals_failed += 1;
@@ -359,15 +374,26 @@ impl Blob {
         assert_eq!(result, Ok((all, Vec::new())), "{id}");
     }
 
-    fn read(&self, id: Uuid, random: &mut Random, files: &mut BlobFiles, disk: &SimDisk, pool: &Pool) {
-        let here: Vec<(u32, usize)> = self.here.iter().map(|(index, version)| (*index, *version)).collect();
+    fn read(
+        &self,
+        id: Uuid,
+        random: &mut Random,
+        files: &mut BlobFiles,
+        disk: &SimDisk,
+        pool: &Pool,
+    ) {
+        let here: Vec<(u32, usize)> =
+            self.here.iter().map(|(index, version)| (*index, *version)).collect();
         let Some((index, version)) = random.of(&here).copied() else { return };
         disk.failed();
         let (head, bytes) = &self.versions[&index][version];
         match read(id, index, head, bytes.len(), files, pool) {
             Ok(read) => assert_eq!(read, *bytes, "chunk {index} of {id}"),
             Err(error) => {
-                assert!(disk.is_dead() || !disk.failed().is_empty(), "chunk {index} of {id}: {error}")
+                assert!(
+                    disk.is_dead() || !disk.failed().is_empty(),
+                    "chunk {index} of {id}: {error}"
+                )
             }
         }
     }

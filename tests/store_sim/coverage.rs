@@ -50,10 +50,13 @@ impl Coverage {
         let all = self.counts().into_iter().chain(of_disk);
         let mut missing: Vec<String> =
             all.filter(|(_, count)| *count == 0).map(|(name, _)| name.to_owned()).collect();
-        let all = [Act::Open, Act::Create, Act::List, Act::Rename, Act::Remove, Act::SyncDir, Act::Read];
+        let all =
+            [Act::Open, Act::Create, Act::List, Act::Rename, Act::Remove, Act::SyncDir, Act::Read];
         for act in all.into_iter().chain([Act::Write, Act::Sync]) {
             missing.extend((!disk.eio.contains_key(&act)).then(|| format!("{act:?} failing")));
-            missing.extend((!disk.crashed_in.contains_key(&act)).then(|| format!("a crash in {act:?}")));
+            missing.extend(
+                (!disk.crashed_in.contains_key(&act)).then(|| format!("a crash in {act:?}")),
+            );
         }
         for act in [Act::Create, Act::Rename, Act::Write, Act::Allocate, Act::Sync, Act::SyncDir] {
             missing.extend((!disk.full.contains_key(&act)).then(|| format!("no room for {act:?}")));

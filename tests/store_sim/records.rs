@@ -1,4 +1,5 @@
-//! What is proposed to the log: records as a leader makes them, some of them too late, and what they must come to.
+//! What is proposed to the log: records as a leader makes them, some of them too late, and what
+//! they must come to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +86,8 @@ impl Proposals {
         found.attached.as_ref()
     }
 
-    /// The payloads that the state needs: of jobs that may run, and of results that can be asked for.
+    /// The payloads that the state needs: of jobs that may run, and of results that can be asked
+    /// for.
     pub(crate) fn needed(&self) -> BTreeSet<Key> {
         let mut needed = BTreeSet::new();
         for job in self.state.jobs() {
@@ -176,12 +178,16 @@ impl Proposals {
                 Record::Cancel { at, job: job.id(), run: job.run, by: "an operator".into() }
             }
             (42..44, Some(job)) => Record::Withdraw { job: job.id(), run: job.run },
-            (44..46, Some(job)) => Record::Fail { at, job: job.id(), run: job.run, why: "no input".into() },
+            (44..46, Some(job)) => {
+                Record::Fail { at, job: job.id(), run: job.run, why: "no input".into() }
+            }
             (46..48, Some(job)) => Record::Orphan { at, job: job.id(), run: job.run },
             (48..50, Some(job)) => Record::Revive { job: job.id(), run: job.run },
             (50..56, Some(job)) => Record::Forget { job: job.id(), run: job.run },
             (56..58, Some(job)) => Record::Delivered { job: job.id(), run: job.run },
-            (58, _) => Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() },
+            (58, _) => {
+                Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() }
+            }
             (draw @ (59 | 68..73), _) => {
                 let (cache, version) = (cache(random), Uuid::from_u128(u128::from(random.next())));
                 let known = self.state.dataset(&cache).map(|dataset| dataset.version);
@@ -196,7 +202,8 @@ impl Proposals {
                 Record::Stage { job: job.id(), dataset }
             }
             (76..78, Some(_)) if self.state.staged_datasets().next().is_some() => {
-                let cache = self.state.staged_datasets().map(|(_, cache)| cache.clone()).last().unwrap();
+                let cache =
+                    self.state.staged_datasets().map(|(_, cache)| cache.clone()).last().unwrap();
                 let version = self.state.dataset(&cache).unwrap().version;
                 Record::DatasetGone { cache, version }
             }
@@ -209,7 +216,8 @@ impl Proposals {
             },
             (draw, _) => {
                 self.jobs += 1;
-                let id = JobId(Uuid::from_u128(self.jobs << 64 | u128::from(mix(self.jobs as u64))));
+                let id =
+                    JobId(Uuid::from_u128(self.jobs << 64 | u128::from(mix(self.jobs as u64))));
                 let exec = EXECS[random.below(3) as usize];
                 let job = Submission {
                     job: id,
@@ -224,16 +232,21 @@ impl Proposals {
                     needs_transfers: random.chance(20),
                     require_worker: false,
                     names: FileNames::Plain,
-                    datasets: (0..random.below(6).saturating_sub(3)).map(|_| cache(random)).collect(),
+                    datasets: (0..random.below(6).saturating_sub(3))
+                        .map(|_| cache(random))
+                        .collect(),
                 };
                 attached = Some(attach(random, payload_bytes, draw % 3));
                 match job.inputs {
                     Inputs::Expected => Record::Announce { at, job },
                     Inputs::Here => {
                         let count = if job.to_all { 1 + random.below(3) } else { 0 };
-                        let child = |number: u64| Uuid::from_u128(u128::from(number + 1) << 100 | self.jobs);
-                        let children =
-                            (0..count).map(|number| (JobId(child(number)), worker(random))).collect();
+                        let child = |number: u64| {
+                            Uuid::from_u128(u128::from(number + 1) << 100 | self.jobs)
+                        };
+                        let children = (0..count)
+                            .map(|number| (JobId(child(number)), worker(random)))
+                            .collect();
                         Record::Enqueue { at, job, children, kept: true }
                     }
                 }

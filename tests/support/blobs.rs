@@ -15,13 +15,20 @@ pub fn noise(bytes: usize) -> Vec<u8> {
 
 /// Runs of chunks, by first and count.
 pub fn ranges(list: &[(u32, u32)]) -> Ranges {
-    let list: Vec<ChunkRange> = list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
+    let list: Vec<ChunkRange> =
+        list.iter().map(|&(first, count)| ChunkRange { first, count }).collect();
     list.try_into().unwrap()
 }
 
 /// Room for chunks.
 pub fn grant(window: u32, held: &[(u32, u32)]) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: ranges(held), part: Default::default() }
+    Grant {
+        window,
+        reason: Reason::NONE,
+        text: "".into(),
+        held: ranges(held),
+        part: Default::default(),
+    }
 }
 
 /// What the content hashes to.

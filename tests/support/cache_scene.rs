@@ -47,8 +47,11 @@ pub async fn scene(change: impl FnOnce(&mut WorkerConfig)) -> Scene {
         fs::create_dir(&path).unwrap();
         path
     };
-    let reconnect =
-        Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20), jitter_percent: 20 };
+    let reconnect = Backoff {
+        first: Duration::from_millis(5),
+        max: Duration::from_millis(20),
+        jitter_percent: 20,
+    };
     let exec = ExecConfig { exe_dir: dir("exe"), cache_dir: dir("cache"), ..ExecConfig::default() };
     let mut config = WorkerConfig {
         work_dir: dir("jobs"),
@@ -102,7 +105,8 @@ impl Scene {
     }
 
     pub async fn accept_with(&self, features: Features) -> Conn {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("it connects").unwrap();
         let mut conn = Conn::new(stream);
         conn.expect(Kind::HelloWorker).await;
         conn.welcome_with(features, &[]).await;
@@ -132,7 +136,8 @@ impl Scene {
         fs::read_dir(self.private(part)).unwrap().count()
     }
 
-    /// Waits until a part of the private directory has so many entries; a dataset has three of them.
+    /// Waits until a part of the private directory has so many entries; a dataset has three of
+    /// them.
     pub async fn settles(&self, part: &str, count: usize) {
         let settled = async {
             while self.count(part) != count {

@@ -1,4 +1,5 @@
-//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of sets in a cache directory.
+//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of sets in
+//! a cache directory.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -106,11 +107,13 @@ pub struct Seen {
     /// Where its link leads.
     pub link: PathBuf,
     pub files: Prints,
-    /// Whether it was there from the first look to the last. If not, files may have been taken away meanwhile.
+    /// Whether it was there from the first look to the last. If not, files may have been taken away
+    /// meanwhile.
     pub stayed: bool,
 }
 
-/// Looks at a dataset as a program would that resolves its directory once. `None` if nothing is there.
+/// Looks at a dataset as a program would that resolves its directory once. `None` if nothing is
+/// there.
 pub fn see(cache_dir: &Path, id: &str) -> Option<Seen> {
     let path = cache_dir.join(id);
     let link = fs::read_link(&path).ok()?;
@@ -128,7 +131,11 @@ pub fn see(cache_dir: &Path, id: &str) -> Option<Seen> {
         }
     }
     let stayed = fs::read_link(&path).is_ok_and(|now| now == link);
-    assert!(!gone || !stayed, "{}: files go while it is visible; seen are {files:?}", path.display());
+    assert!(
+        !gone || !stayed,
+        "{}: files go while it is visible; seen are {files:?}",
+        path.display()
+    );
     Some(Seen { link, files, stayed })
 }
 
@@ -141,7 +148,9 @@ fn read_into(dir: &Path, prefix: &str, files: &mut Prints) -> bool {
         let Ok(entry) = entry else { return true };
         let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => gone |= read_into(&entry.path(), &format!("{name}/"), files),
+            Ok(kind) if kind.is_dir() => {
+                gone |= read_into(&entry.path(), &format!("{name}/"), files)
+            }
             Ok(_) => match fs::read(entry.path()) {
                 Ok(bytes) => drop(files.insert(name, chunking::digest::blake3(&bytes))),
                 Err(error) if missing(&error) => gone = true,

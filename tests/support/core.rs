@@ -1,8 +1,10 @@
-//! The broker under a test's hand: events go in, and every action that comes out is written down as one short line.
-//! A test names them all with [`Rig::expect`]; one that it forgot fails the next step.
+//! The broker under a test's hand: events go in, and every action that comes out is written down as
+//! one short line. A test names them all with [`Rig::expect`]; one that it forgot fails the next
+//! step.
 //!
-//! Records read `+requeue j1#2 WorkerLost counts now`; what is sent reads `w1: assign j1#2`. A job of the second run is
-//! `j1.2`, the child of a job to all workers `j1@w1`, a peer's second connection `w1/2`.
+//! Records read `+requeue j1#2 WorkerLost counts now`; what is sent reads `w1: assign j1#2`. A job
+//! of the second run is `j1.2`, the child of a job to all workers `j1@w1`, a peer's second
+//! connection `w1/2`.
 #![allow(dead_code, unreachable_pub, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,8 +12,12 @@ use std::time::Duration;
 
 use heft::core::action::{Action, Assignment, Refusal, Waiting, WorkerOrder};
 use heft::core::choose::Policy;
-use heft::core::event::{ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
-use heft::core::ids::{Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId};
+use heft::core::event::{
+    ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass,
+};
+use heft::core::ids::{
+    Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,
+};
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::state::State;
@@ -94,7 +100,13 @@ pub fn worker_id(name: &str) -> WorkerId {
 }
 
 fn worker_name(worker: WorkerId) -> String {
-    worker.0.as_bytes().iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
+    worker
+        .0
+        .as_bytes()
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .map(|byte| char::from(*byte))
+        .collect()
 }
 
 pub fn with_policy(policy: Policy) -> Config {
@@ -196,12 +208,13 @@ impl Rig {
         self.broker.handle(self.now, event);
         while let Some(action) = self.broker.poll_action() {
             let line = self.line(&action);
-            // Workers of other tests are idle, not hung: that their silence is noticed is one test's matter.
-            // So is what clients are told of workers that are not there.
+            // Workers of other tests are idle, not hung: that their silence is noticed is one
+            // test's matter. So is what clients are told of workers that are not there.
             let is_silence = line.ends_with("twice its lease");
             let is_waiting = matches!(action, Action::Waiting { .. });
             // And what is noted of results that were sent.
-            let is_delivery = matches!(action, Action::Commit { record: Record::Delivered { .. }, .. });
+            let is_delivery =
+                matches!(action, Action::Commit { record: Record::Delivered { .. }, .. });
             let is_noted = (self.notes_silence || !is_silence)
                 && (self.notes_waiting || !is_waiting)
                 && (self.notes_delivery || !is_delivery);
@@ -275,7 +288,13 @@ impl Rig {
 
     /// A worker says hello and offers nothing yet.
     #[track_caller]
-    pub fn hello(&mut self, name: &str, class: WorkerClass, subject: &str, parallel_max: Option<u32>) {
+    pub fn hello(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
+    ) {
         // A worker that leases is one of ours, and takes transfers.
         self.hello_with(name, class, subject, parallel_max, class == WorkerClass::Leasing);
     }
@@ -323,7 +342,8 @@ impl Rig {
         (transfers, datasets, reads): (bool, bool, PayloadKind),
     ) {
         let conn = self.open(name);
-        let patterns = subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
+        let patterns =
+            subject.split(' ').flat_map(|subject| worker_patterns(subject).expect("a pattern"));
         let patterns = patterns.collect();
         self.tell(Event::WorkerHello(Hello {
             conn,
@@ -406,7 +426,13 @@ impl Rig {
     #[track_caller]
     fn doing(&mut self, worker: &str, number: u32, run: u32, attempt: u32, doing: Doing) {
         let conn = self.conn(worker);
-        self.tell(Event::Progress { conn, job: id(number), run: Run(run), attempt: Attempt(attempt), doing });
+        self.tell(Event::Progress {
+            conn,
+            job: id(number),
+            run: Run(run),
+            attempt: Attempt(attempt),
+            doing,
+        });
     }
 
     /// A heartbeat that names jobs of the first run with their attempts.
@@ -418,7 +444,8 @@ impl Rig {
     #[track_caller]
     pub fn beat_at(&mut self, worker: &str, cpu_permille: u16, held: &[(u32, u32)]) {
         let conn = self.conn(worker);
-        let held = held.iter().map(|(number, attempt)| (id(*number), Run(1), Attempt(*attempt))).collect();
+        let held =
+            held.iter().map(|(number, attempt)| (id(*number), Run(1), Attempt(*attempt))).collect();
         self.tell(Event::Heartbeat { conn, cpu_permille, credit: 0, held });
     }
 
@@ -487,7 +514,10 @@ impl Rig {
 
     #[track_caller]
     pub fn worker_named(&self, name: &str) -> &Worker {
-        self.broker.workers().find(|worker| worker.id == worker_id(name)).expect("the worker is known")
+        self.broker
+            .workers()
+            .find(|worker| worker.id == worker_id(name))
+            .expect("the worker is known")
     }
 
     pub fn room(&self, name: &str) -> u32 {
@@ -527,7 +557,8 @@ impl Rig {
     }
 
     fn line(&mut self, action: &Action) -> String {
-        let at = |conn: &ConnId| self.conns.get(conn).cloned().unwrap_or_else(|| format!("{conn:?}"));
+        let at =
+            |conn: &ConnId| self.conns.get(conn).cloned().unwrap_or_else(|| format!("{conn:?}"));
         match action {
             Action::Commit { record, .. } => self.record_line(record),
             Action::Assign(Assignment { conn, worker, job, run, attempt, start, .. }) => {
@@ -549,9 +580,13 @@ impl Rig {
             Action::Waiting { conn, job, why } => {
                 let why = match why {
                     Waiting::NoWorker { key } => format!("no worker for {key}"),
-                    Waiting::NoTransfers { key, workers } => format!("{workers} classic workers for {key}"),
+                    Waiting::NoTransfers { key, workers } => {
+                        format!("{workers} classic workers for {key}")
+                    }
                     Waiting::NotStaged { key, why } => format!("not staged for {key}: {why}"),
-                    Waiting::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Waiting::NoDatasets { key, workers } => {
+                        format!("{workers} without datasets for {key}")
+                    }
                     Waiting::WorkerLacks { worker, lack } => {
                         format!("{} {}", worker_name(*worker), lack.text())
                     }
@@ -567,7 +602,9 @@ impl Rig {
             Action::Worker(WorkerOrder::Settle { conn, job, run }) => {
                 format!("{}: settle {}", at(conn), self.name_of_run(*job, *run))
             }
-            Action::AckRefused { conn, job } => format!("{}: result refused {}", at(conn), self.name(*job)),
+            Action::AckRefused { conn, job } => {
+                format!("{}: result refused {}", at(conn), self.name(*job))
+            }
             Action::Submitted { conn, job, run, standing, ahead } => {
                 let name = self.name_of_run(*job, *run);
                 format!("{}: submitted {name} {standing:?} behind {ahead}", at(conn))
@@ -583,7 +620,9 @@ impl Rig {
                     Refusal::NoCapableWorker { key, workers, bytes, limit } => {
                         format!("{workers} classic workers for {key}, {bytes} of {limit}")
                     }
-                    Refusal::NoDatasets { key, workers } => format!("{workers} without datasets for {key}"),
+                    Refusal::NoDatasets { key, workers } => {
+                        format!("{workers} without datasets for {key}")
+                    }
                     Refusal::NoReader { key, workers, kind } => {
                         format!("{workers} for {key} without {}", kind.text())
                     }
@@ -609,7 +648,9 @@ impl Rig {
             Action::DatasetRemoved { dataset } => {
                 format!("removed {} g{}", dataset.cache, dataset.version.as_u128())
             }
-            Action::AskAgent { agent, cache } => format!("{}: ask for {cache}", worker_name(*agent)),
+            Action::AskAgent { agent, cache } => {
+                format!("{}: ask for {cache}", worker_name(*agent))
+            }
             Action::StageInputs { job } => format!("stage {}", self.name(*job)),
             Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
         }
@@ -635,7 +676,11 @@ impl Rig {
                 line
             }
             Record::Assign { job, run, attempt, worker, .. } => {
-                format!("+assign {}#{attempt} {}", self.name_of_run(*job, *run), worker_name(*worker))
+                format!(
+                    "+assign {}#{attempt} {}",
+                    self.name_of_run(*job, *run),
+                    worker_name(*worker)
+                )
             }
             Record::Ack { job, run, worker, result, ok, .. } => {
                 let how = if *ok { "ok" } else { "failed" };
@@ -645,7 +690,10 @@ impl Rig {
             Record::Requeue { job, run, attempt, why, counts, not_before } => {
                 let counts = if *counts { "counts" } else { "free" };
                 let when = if *not_before <= self.now { "now" } else { "later" };
-                format!("+requeue {}#{attempt} {why:?} {counts} {when}", self.name_of_run(*job, *run))
+                format!(
+                    "+requeue {}#{attempt} {why:?} {counts} {when}",
+                    self.name_of_run(*job, *run)
+                )
             }
             Record::Dlq { job, run, attempt, why, .. } => {
                 format!("+dlq {}#{attempt} {why:?}", self.name_of_run(*job, *run))
@@ -655,7 +703,9 @@ impl Rig {
             }
             Record::Orphan { job, run, .. } => format!("+orphan {}", self.name_of_run(*job, *run)),
             Record::Revive { job, run } => format!("+revive {}", self.name_of_run(*job, *run)),
-            Record::Delivered { job, run } => format!("+delivered {}", self.name_of_run(*job, *run)),
+            Record::Delivered { job, run } => {
+                format!("+delivered {}", self.name_of_run(*job, *run))
+            }
             Record::Forget { job, run } => format!("+forget {}", self.name_of_run(*job, *run)),
             Record::Cap { client, cap } => format!("+cap {client} {cap}"),
             Record::Dataset { dataset } => {

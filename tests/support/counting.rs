@@ -27,8 +27,9 @@ fn shrunk(bytes: usize) {
     NOW.try_with(|now| now.set(now.get().saturating_sub(bytes))).ok();
 }
 
-// SAFETY: each method passes its arguments to `System` unchanged and returns what it returned, so the contract that the
-// caller keeps with us is the one `System` needs. Counting touches thread-local cells only and never allocates.
+// SAFETY: each method passes its arguments to `System` unchanged and returns what it returned, so
+// the contract that the caller keeps with us is the one `System` needs. Counting touches
+// thread-local cells only and never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());

@@ -1,5 +1,6 @@
-//! A data directory that has everything: several segments, one of which is kept for its payloads alone, two snapshots, blobs that
-//! are whole and blobs that are coming. And what can be seen in one.
+//! A data directory that has everything: several segments, one of which is kept for its payloads
+//! alone, two snapshots, blobs that are whole and blobs that are coming. And what can be seen in
+//! one.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 #![allow(clippy::cast_possible_truncation, clippy::wildcard_enum_match_arm)]
 
@@ -68,13 +69,17 @@ pub fn make(path: &Path, comes_to_rest: bool) {
             journal.run([LogOp::Cut], &|| 0);
         }
     }
-    // The open segment: records in groups of one and of three, one that nobody waited for, and one announced.
+    // The open segment: records in groups of one and of three, one that nobody waited for, and one
+    // announced.
     index += 1;
     journal.run([append(announce(index))], &|| 0);
-    let group: Vec<LogOp> = (index + 1..=index + 3).map(|number| append(enqueue(number, 60))).collect();
+    let group: Vec<LogOp> =
+        (index + 1..=index + 3).map(|number| append(enqueue(number, 60))).collect();
     journal.run(group, &|| 0);
     index += 4;
-    let LogOp::Append { index: number, record, attached, .. } = append(enqueue(index, 50)) else { panic!() };
+    let LogOp::Append { index: number, record, attached, .. } = append(enqueue(index, 50)) else {
+        panic!()
+    };
     journal.run([LogOp::Append { index: number, record, attached, sync: false }], &|| 0);
     journal.run([append(enqueue(index + 1, 70))], &|| 0);
     if comes_to_rest {
@@ -168,7 +173,8 @@ pub fn look(path: &Path) -> Result<View, String> {
         let mut view = BlobView { is_whole: false, wrong: Vec::new(), chunks: BTreeMap::new() };
         match &found.map {
             Ok(map) => {
-                view.is_whole = map.is_whole() && map.seal == Some(digest()) && map.damage.is_empty();
+                view.is_whole =
+                    map.is_whole() && map.seal == Some(digest()) && map.damage.is_empty();
                 view.wrong.extend(map.damage.iter().map(|damage| damage.to_string()));
             }
             Err(error) => view.wrong.push(error.to_string()),
@@ -182,7 +188,9 @@ pub fn look(path: &Path) -> Result<View, String> {
                     let (head, len) = map.chunks[&index];
                     let (crc, conn, buffer) = (head.crc_sent, ConnId(1), pool.take().unwrap());
                     let read = files.execute(DiskOp::Read { blob, index, len, crc, conn, buffer });
-                    let Some(DiskDone::Read { result: Ok(bytes), .. }) = read else { panic!("{read:?}") };
+                    let Some(DiskDone::Read { result: Ok(bytes), .. }) = read else {
+                        panic!("{read:?}")
+                    };
                     view.chunks.insert(index, bytes.to_vec());
                 }
             }
@@ -218,8 +226,11 @@ pub fn restore(path: &Path, now: &BTreeMap<String, Vec<u8>>, to: &BTreeMap<Strin
     for name in now.keys().filter(|name| !to.contains_key(*name)) {
         std::fs::remove_file(path.join(name)).unwrap();
     }
-    let is_of = |name: &str| now.keys().any(|other| other.split('/').next() == name.split('/').next());
-    for (name, bytes) in to.iter().filter(|(name, bytes)| is_of(name) && now.get(*name) != Some(bytes)) {
+    let is_of =
+        |name: &str| now.keys().any(|other| other.split('/').next() == name.split('/').next());
+    for (name, bytes) in
+        to.iter().filter(|(name, bytes)| is_of(name) && now.get(*name) != Some(bytes))
+    {
         std::fs::write(path.join(name), bytes).unwrap();
     }
 }

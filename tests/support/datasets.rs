@@ -1,4 +1,5 @@
-//! Both ends of a dataset's way, scripted: a client that puts one and a worker that takes it, frame by frame.
+//! Both ends of a dataset's way, scripted: a client that puts one and a worker that takes it, frame
+//! by frame.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,8 +17,9 @@ use chunking::dataset::pack::Layout;
 use chunking::dataset::{Cutter, Manifest, ManifestBuilder, Piece, sha256};
 use chunking::digest::BlobHasher;
 use chunking::message::{
-    Abort, Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList,
-    Purpose, Put, PutFlags, Reason, Refused, Release, DatasetList, Spread, SpreadStage, Verdict,
+    Abort, Body, DatasetList, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags,
+    Pack, PieceList, Purpose, Put, PutFlags, Reason, Refused, Release, Spread, SpreadStage,
+    Verdict,
 };
 use chunking::{Bitmap, ChunkHead, Codec, Digest, DigestKind, Inflater, Kind, Ranges};
 use heft::model::{CachePutResult, JsonModel};
@@ -51,7 +53,10 @@ impl Dataset {
     }
 
     /// The files that these pieces make.
-    pub fn files(manifest: &Manifest, pieces: &HashMap<Piece, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    pub fn files(
+        manifest: &Manifest,
+        pieces: &HashMap<Piece, Vec<u8>>,
+    ) -> BTreeMap<String, Vec<u8>> {
         let file = |file: &chunking::dataset::FileEntry| {
             let bytes: Vec<u8> =
                 manifest.layout(file).flat_map(|(_, _, piece)| pieces[&piece].clone()).collect();
@@ -139,7 +144,8 @@ impl<'a> Putter<'a> {
         }
     }
 
-    /// Puts it, over a connection that says hello as a client of ours. `None` if it left before the end.
+    /// Puts it, over a connection that says hello as a client of ours. `None` if it left before the
+    /// end.
     pub fn put(mut self, raw: &mut Raw) -> Option<Outcome> {
         let manifest_id = self.manifest;
         let put = Put {
@@ -214,7 +220,8 @@ impl<'a> Putter<'a> {
             ranges.indices().map(|place| self.dataset.manifest.pieces()[place as usize]).collect();
         for part in pieces.chunks(40) {
             let layout = Layout::new(part.to_vec()).unwrap();
-            let mut bytes: Vec<u8> = part.iter().flat_map(|piece| self.dataset.pieces[piece].clone()).collect();
+            let mut bytes: Vec<u8> =
+                part.iter().flat_map(|piece| self.dataset.pieces[piece].clone()).collect();
             if self.spoil > 0 {
                 self.spoil -= 1;
                 bytes[7] ^= 1;
@@ -243,9 +250,13 @@ impl<'a> Putter<'a> {
                 let frame = raw.next().expect("the leader is there");
                 match frame.kind {
                     Kind::Grant => window += Grant::decode(&frame.payload).unwrap().window,
-                    Kind::CacheAck => outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap()),
+                    Kind::CacheAck => {
+                        outcome.acks.push(CachePutResult::parse(&frame.payload).unwrap())
+                    }
                     Kind::Lack => {}
-                    Kind::Verdict => outcome.verdicts.push(Verdict::decode(&frame.payload).unwrap()),
+                    Kind::Verdict => {
+                        outcome.verdicts.push(Verdict::decode(&frame.payload).unwrap())
+                    }
                     other => panic!("unexpected {other} while a blob is sent"),
                 }
             }
@@ -319,7 +330,12 @@ impl FakeWorker {
     }
 
     pub fn have(&mut self, datasets: Vec<chunking::message::DatasetEntry>, anew: bool) {
-        let have = Have { anew: anew.into(), budget: 1 << 40, used: 0, datasets: DatasetList::new(datasets) };
+        let have = Have {
+            anew: anew.into(),
+            budget: 1 << 40,
+            used: 0,
+            datasets: DatasetList::new(datasets),
+        };
         say(&mut self.raw, Uuid::nil(), Uuid::nil(), &have);
     }
 
@@ -354,7 +370,8 @@ impl FakeWorker {
             }
             Kind::Pack => {
                 let pack = Pack::decode(&frame.payload).unwrap();
-                self.packs.insert(frame.msg_id, Layout::new(pack.pieces.as_slice().to_vec()).unwrap());
+                self.packs
+                    .insert(frame.msg_id, Layout::new(pack.pieces.as_slice().to_vec()).unwrap());
             }
             Kind::Open => self.open(frame),
             Kind::Chunk => {
@@ -393,8 +410,9 @@ impl FakeWorker {
             for index in 0..chunks {
                 let start = u64::from(index) * CHUNK as u64;
                 let places = layout.pieces_in(start..start + CHUNK as u64);
-                let needed =
-                    places.into_iter().any(|place| !self.pieces.contains_key(&layout.pieces()[place]));
+                let needed = places
+                    .into_iter()
+                    .any(|place| !self.pieces.contains_key(&layout.pieces()[place]));
                 if !needed {
                     held.insert(index);
                 }
@@ -455,8 +473,11 @@ impl FakeWorker {
         let Some((version, _)) = self.hold else { return };
         let lacking = self.lacking();
         let manifest = self.manifest.as_ref().unwrap();
-        let bytes =
-            lacking.held().indices().map(|place| u64::from(manifest.pieces()[place as usize].len)).sum();
+        let bytes = lacking
+            .held()
+            .indices()
+            .map(|place| u64::from(manifest.pieces()[place as usize].len))
+            .sum();
         let what = if lacking.held_count() == 0 { Lacking::Nothing } else { Lacking::Pieces };
         say(&mut self.raw, version, Uuid::nil(), &Lack { what, bytes, pieces: lacking.held() });
     }

@@ -1,5 +1,6 @@
-//! A relay between a peer and its leader that at some frame of its first connection goes silent without closing anything, or
-//! damages the frame's length. Later connections pass through it untouched.
+//! A relay between a peer and its leader that at some frame of its first connection goes silent
+//! without closing anything, or damages the frame's length. Later connections pass through it
+//! untouched.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -53,7 +54,8 @@ impl Relay {
     pub fn start(leader: u16, fault: Fault) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (connections, struck) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (connections, struck) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let relay = Relay { port, connections: connections.clone(), struck: struck.clone() };
         std::thread::spawn(move || {
             for peer in listener.incoming() {
@@ -62,7 +64,8 @@ impl Relay {
                 let first = connections.fetch_add(1, Ordering::SeqCst) == 0;
                 // Silence of both ways is one flag that both look at.
                 let silent = Arc::new(AtomicBool::new(false));
-                let ways = [(Way::Up, peer.try_clone(), up.try_clone()), (Way::Down, Ok(up), Ok(peer))];
+                let ways =
+                    [(Way::Up, peer.try_clone(), up.try_clone()), (Way::Down, Ok(up), Ok(peer))];
                 for (way, from, to) in ways {
                     let fault = (first && fault.way == way).then_some(fault);
                     let pass = Pass {

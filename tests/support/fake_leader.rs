@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, Welcome, parse_credit,
+    Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, Welcome,
+    parse_credit,
 };
 use chunking::{ChunkHead, Decoder, Generation, Head, InboundLimits, Kind};
 use heft::model::{JobResult, JsonModel};
@@ -62,8 +63,8 @@ impl Conn {
         }
     }
 
-    /// The next frame of this kind; heartbeats before it are skipped, and word of how far a job is, which a job that ends at
-    /// once may leave out. Anything else is a fault.
+    /// The next frame of this kind; heartbeats before it are skipped, and word of how far a job is,
+    /// which a job that ends at once may leave out. Anything else is a fault.
     pub async fn expect(&mut self, kind: Kind) -> Got {
         loop {
             let got = self.read().await.unwrap_or_else(|| panic!("closed before {kind}"));
@@ -130,15 +131,19 @@ impl Conn {
 
     /// A Welcome with more than the least that our leaders can do.
     pub async fn welcome_with(&mut self, more: Features, limits: &[(LimitId, u64)]) {
-        let limits: LimitList = [(LimitId::HEARTBEAT_MS, 20)].iter().chain(limits).copied().collect();
+        let limits: LimitList =
+            [(LimitId::HEARTBEAT_MS, 20)].iter().chain(limits).copied().collect();
         let features = Features::LEASES.with(Features::PROGRESS).with(Features::CANCEL).with(more);
         let software = "test".to_owned().try_into().unwrap();
-        self.say(Uuid::nil(), &Welcome { leader: Uuid::new_v4(), software, features, limits }).await;
+        self.say(Uuid::nil(), &Welcome { leader: Uuid::new_v4(), software, features, limits })
+            .await;
     }
 
     /// The next frame of this kind, about this transfer; what else comes between is skipped.
     pub async fn about<M: Body>(&mut self, transfer: Uuid) -> M {
-        let got = self.find(&M::KIND.to_string(), |got| got.kind == M::KIND && got.msg_id == transfer).await;
+        let got = self
+            .find(&M::KIND.to_string(), |got| got.kind == M::KIND && got.msg_id == transfer)
+            .await;
         M::decode(&got.payload).unwrap()
     }
 

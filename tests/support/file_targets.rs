@@ -1,7 +1,7 @@
 //! The fuzz targets for what lies on disks: plain functions over bytes, as those in `targets.rs`.
 //!
-//! Each reads the bytes as a file as they are, and once more with all checksums made right: what a flipped bit never comes to, a
-//! hostile hand may.
+//! Each reads the bytes as a file as they are, and once more with all checksums made right: what a
+//! flipped bit never comes to, a hostile hand may.
 #![allow(unreachable_pub, clippy::indexing_slicing, clippy::unwrap_used, clippy::panic)]
 
 use std::io;
@@ -143,7 +143,11 @@ pub fn segment(bytes: &[u8]) {
             replay.apply(logged);
         }
         if let Ok(tail) = segment.tail() {
-            assert!(tail.at + tail.torn == bytes.len() as u64 && tail.noted <= tail.at && tail.next >= next);
+            assert!(
+                tail.at + tail.torn == bytes.len() as u64
+                    && tail.noted <= tail.at
+                    && tail.next >= next
+            );
         }
         segment.expect_end(next).ok();
     }
@@ -158,7 +162,8 @@ pub fn read_snapshot(bytes: &[u8]) {
     while let Some(len) = u32_at(&right, at + 4).filter(|len| at + 16 + len <= right.len()) {
         let body = crc_of(&[&right[at + 16..at + 16 + len]]);
         right[at + 8..at + 12].copy_from_slice(&body);
-        let (dir, index, block) = (OWNER.dir.into_bytes(), STANDS_AT.to_be_bytes(), number.to_be_bytes());
+        let (dir, index, block) =
+            (OWNER.dir.into_bytes(), STANDS_AT.to_be_bytes(), number.to_be_bytes());
         let head = crc_of(&[&dir, &index, &block, &right[at..at + 12]]);
         right[at + 12..at + 16].copy_from_slice(&head);
         (at, number) = (at + 16 + len, number + 1);
@@ -191,7 +196,8 @@ pub fn map(bytes: &[u8]) {
         let crc = salted(0, &right[136..136 + len]);
         right[132..136].copy_from_slice(&crc);
     }
-    for (place, entry) in (1..).zip(right.get_mut(8192..).unwrap_or_default().chunks_exact_mut(24)) {
+    for (place, entry) in (1..).zip(right.get_mut(8192..).unwrap_or_default().chunks_exact_mut(24))
+    {
         let crc = salted(place, &entry[..20]);
         entry[20..].copy_from_slice(&crc);
     }
@@ -199,7 +205,10 @@ pub fn map(bytes: &[u8]) {
         let disk = OneFile(bytes.into());
         if let Ok(map) = Map::read(&disk, "map", &disk, OWNER, BLOB) {
             let entries = bytes.len().saturating_sub(8192).div_ceil(24);
-            assert!(map.chunks.len() + map.damage.len() <= entries + 1, "no more than there are bytes for");
+            assert!(
+                map.chunks.len() + map.damage.len() <= entries + 1,
+                "no more than there are bytes for"
+            );
             assert!(map.chunks.values().all(|(_, len)| *len <= map.open.chunk_bytes));
             map.is_whole();
         }

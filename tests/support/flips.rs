@@ -39,11 +39,15 @@ pub struct Flipper {
 }
 
 impl Flipper {
-    pub fn start(leader: u16, choose: impl FnMut(&Passing<'_>) -> Option<usize> + Send + 'static) -> Flipper {
+    pub fn start(
+        leader: u16,
+        choose: impl FnMut(&Passing<'_>) -> Option<usize> + Send + 'static,
+    ) -> Flipper {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let choose: Arc<Mutex<Box<Choose>>> = Arc::new(Mutex::new(Box::new(choose)));
-        let (leader, ended) = (SocketAddr::from(([127, 0, 0, 1], leader)), Arc::new(AtomicBool::new(false)));
+        let (leader, ended) =
+            (SocketAddr::from(([127, 0, 0, 1], leader)), Arc::new(AtomicBool::new(false)));
         let of_thread = Arc::clone(&ended);
         std::thread::spawn(move || {
             for peer in listener.incoming() {
@@ -92,7 +96,8 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, to_leader: bool, choose: &Mute
         }
         let id = |at: usize| Uuid::from_bytes_le(frame[at..at + 16].try_into().unwrap());
         let kind = Kind::try_from(frame[4]).unwrap();
-        let passing = Passing { to_leader, before, kind, msg_id: id(5), corr_id: id(21), bytes: &frame };
+        let passing =
+            Passing { to_leader, before, kind, msg_id: id(5), corr_id: id(21), bytes: &frame };
         if let Some(bit) = choose.lock().unwrap()(&passing) {
             frame[bit / 8] ^= 1 << (bit % 8);
         }

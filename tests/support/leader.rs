@@ -50,7 +50,8 @@ impl FakeLeader {
 
     /// The next connection, with its hello read.
     pub async fn accept(&self) -> Peer {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.expect("a connection").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, self.listener.accept()).await.expect("a connection").unwrap();
         let decoder = Decoder::detecting(InboundLimits::CLASSIC);
         let mut peer = Peer { stream, decoder, buffer: Vec::new(), hello: Seen::default() };
         peer.hello = peer.next().await;
@@ -126,15 +127,23 @@ impl Peer {
                 self.buffer.drain(..self.buffer.len() - left);
                 return Some(seen);
             }
-            let read =
-                timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await.expect("bytes in time");
+            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.buffer))
+                .await
+                .expect("bytes in time");
             if read.unwrap_or(0) == 0 {
                 return None;
             }
         }
     }
 
-    pub async fn send(&mut self, kind: Kind, msg_id: Uuid, corr_id: Uuid, subject: &str, payload: &[u8]) {
+    pub async fn send(
+        &mut self,
+        kind: Kind,
+        msg_id: Uuid,
+        corr_id: Uuid,
+        subject: &str,
+        payload: &[u8],
+    ) {
         let payload_len = u32::try_from(payload.len()).unwrap();
         let head = Head { msg_id, corr_id, subject, payload_len, ..Head::new(kind) };
         let mut bytes = Vec::with_capacity(head_len(Generation::F2, subject) + payload.len());
@@ -204,7 +213,8 @@ impl<M: Body> MessageBody for M {
 
 /// A result that says OK and `stdout`.
 pub fn ok(request: &JobRequest, stdout: &str) -> JobResult {
-    let mut result = JobResult::new(request.job_id, &request.client_id, &request.exec_name, JobStatus::Ok);
+    let mut result =
+        JobResult::new(request.job_id, &request.client_id, &request.exec_name, JobStatus::Ok);
     result.stdout = stdout.to_owned();
     result
 }

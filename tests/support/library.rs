@@ -1,4 +1,5 @@
-//! A test's leader that takes datasets: it asks for what it lacks, takes manifest and packs, and checks them.
+//! A test's leader that takes datasets: it asks for what it lacks, takes manifest and packs, and
+//! checks them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -97,8 +98,10 @@ impl PackIndex {
 
     /// Says what lacks of the manifest's pieces, up to so many runs; whether that is anything.
     pub async fn lack_pieces(&mut self, runs_max: usize) -> bool {
-        let lacking: Vec<(u32, &Piece)> =
-            (0..).zip(self.manifest.pieces()).filter(|(_, piece)| !self.pieces.contains_key(piece)).collect();
+        let lacking: Vec<(u32, &Piece)> = (0..)
+            .zip(self.manifest.pieces())
+            .filter(|(_, piece)| !self.pieces.contains_key(piece))
+            .collect();
         let bytes = lacking.iter().map(|(_, piece)| u64::from(piece.len)).sum();
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for (place, _) in &lacking {
@@ -136,7 +139,8 @@ impl PackIndex {
         assert!(bytes.ends_with(&layout.tail()));
         for (place, piece) in list.iter().enumerate() {
             let range = layout.range(place).unwrap();
-            let content = &bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()];
+            let content =
+                &bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()];
             assert!(piece.is(content));
             self.pieces.insert(*piece, content.to_vec());
         }
@@ -148,7 +152,11 @@ impl PackIndex {
         assert_eq!(seen.corr_id, self.request);
         let list = Pack::decode(&seen.payload).unwrap().pieces.as_slice().to_vec();
         let opened = self.next().await;
-        assert_eq!((opened.kind(), opened.msg_id), (Kind::Open, seen.msg_id), "right behind its list");
+        assert_eq!(
+            (opened.kind(), opened.msg_id),
+            (Kind::Open, seen.msg_id),
+            "right behind its list"
+        );
         let open = Open::decode(&opened.payload).unwrap();
         assert_eq!((open.purpose, open.owner), (Purpose::Dataset, self.request));
         assert_eq!(open.size, Layout::new(list.clone()).unwrap().size());
@@ -208,18 +216,24 @@ impl PackIndex {
         let [targets, ok, skipped, failed, missing] = counts;
         let received = self.received;
         let text = "".into();
-        self.say(&Spread { stage, targets, ok, skipped, failed, missing, received, moved, text }).await;
+        self.say(&Spread { stage, targets, ok, skipped, failed, missing, received, moved, text })
+            .await;
     }
 
     pub async fn ack(&mut self, ack: CachePutResult) {
-        self.peer.send(Kind::CacheAck, Uuid::nil(), self.request, "cache.ack.set-1", &ack.to_json()).await;
+        self.peer
+            .send(Kind::CacheAck, Uuid::nil(), self.request, "cache.ack.set-1", &ack.to_json())
+            .await;
     }
 
     /// The files as they are put together from what came.
     pub fn check_files(&self, dir: &Path) {
         for file in self.manifest.files() {
-            let content: Vec<u8> =
-                self.manifest.layout(file).flat_map(|(_, _, piece)| self.pieces[&piece].clone()).collect();
+            let content: Vec<u8> = self
+                .manifest
+                .layout(file)
+                .flat_map(|(_, _, piece)| self.pieces[&piece].clone())
+                .collect();
             assert!(content == std::fs::read(dir.join(&file.name)).unwrap(), "{}", file.name);
         }
     }

@@ -29,7 +29,8 @@ pub fn enqueue(number: u64, bytes: usize) -> Append {
         names: FileNames::Plain,
         datasets: Vec::new(),
     };
-    let attached = Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes).into() };
+    let attached =
+        Attached { from_ours: true, blobs: Vec::new(), payload: payload(number, bytes).into() };
     Append {
         index: Index(number),
         record: Record::Enqueue { at: Micros(number), job, children: Vec::new(), kept: true },
@@ -45,8 +46,14 @@ pub fn payload(number: u64, bytes: usize) -> Bytes {
 /// The job with this number ends with a result.
 pub fn ack(index: u64, job: u64) -> Append {
     let (job, worker) = (JobId(Uuid::from_u128(job.into())), WorkerId(Uuid::from_u128(9)));
-    let record =
-        Record::Ack { at: Micros(index), job, run: Run(1), worker, result: ResultId(index), ok: true };
+    let record = Record::Ack {
+        at: Micros(index),
+        job,
+        run: Run(1),
+        worker,
+        result: ResultId(index),
+        ok: true,
+    };
     let payload = Bytes::from_static(b"result");
     Append {
         index: Index(index),

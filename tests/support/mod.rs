@@ -14,7 +14,8 @@ pub fn scaled(ci: u32, long: u32) -> u32 {
     }
 }
 
-/// Property tests print the smallest failing case; it then becomes a vector, and no file is kept beside them.
+/// Property tests print the smallest failing case; it then becomes a vector, and no file is kept
+/// beside them.
 pub fn property_config(ci: u32, long: u32) -> Config {
     Config { cases: scaled(ci, long), failure_persistence: None, ..Config::default() }
 }
@@ -22,14 +23,16 @@ pub fn property_config(ci: u32, long: u32) -> Config {
 /// A file of `tests/vectors`.
 pub fn vectors(file: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Bytes of a hexadecimal text.
 pub fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "odd number of hexadecimal digits");
-    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or_else(|| panic!("{byte} is no digit"));
+    let digit =
+        |byte: u8| char::from(byte).to_digit(16).unwrap_or_else(|| panic!("{byte} is not a digit"));
     text.as_bytes()
         .chunks(2)
         .map(|pair| u8::try_from(digit(pair[0]) << 4 | digit(pair[1])).expect("two digits"))

@@ -1,4 +1,5 @@
-//! Real processes for integration tests: leaders, workers, clients, ours and classic. Each ends with its handle.
+//! Real processes for integration tests: leaders, workers, clients, ours and classic. Each ends
+//! with its handle.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take before a test says what it waited for. Generous: it is not a measurement.
+/// How long anything may take before a test says what it waited for. Generous: it is not a
+/// measurement.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process whose lines of output can be waited for.
@@ -30,10 +32,12 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts a command; its standard output is read line by line, its standard error goes to the test's.
+    /// Starts a command; its standard output is read line by line, its standard error goes to the
+    /// test's.
     pub fn start(name: &str, command: &mut Command) -> Proc {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let stdout = child.stdout.take().expect("its output is piped");
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -52,7 +56,12 @@ impl Proc {
 
     /// Writes to its standard input.
     pub fn write(&mut self, text: &str) {
-        self.child.stdin.as_mut().expect("its input is open").write_all(text.as_bytes()).expect("it reads");
+        self.child
+            .stdin
+            .as_mut()
+            .expect("its input is open")
+            .write_all(text.as_bytes())
+            .expect("it reads");
     }
 
     /// Ends its standard input.
@@ -63,14 +72,24 @@ impl Proc {
     /// The next line that `wanted` finds something in; lines before it are passed over.
     pub fn wait_for<T>(&mut self, what: &str, wanted: impl FnMut(&str) -> Option<T>) -> T {
         let found = self.wait_for_or_end(what, wanted);
-        found.unwrap_or_else(|| panic!("{} ended without {what}; it said {:#?}", self.name, self.seen))
+        found.unwrap_or_else(|| {
+            panic!("{} ended without {what}; it said {:#?}", self.name, self.seen)
+        })
     }
 
     /// The same; `None` if it ends before.
-    pub fn wait_for_or_end<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Option<T> {
+    pub fn wait_for_or_end<T>(
+        &mut self,
+        what: &str,
+        mut wanted: impl FnMut(&str) -> Option<T>,
+    ) -> Option<T> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.lines.get_mut().unwrap().recv_timeout(until.saturating_duration_since(Instant::now()))
+            match self
+                .lines
+                .get_mut()
+                .unwrap()
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
             {
                 Ok(line) => {
                     let found = wanted(&line);
@@ -132,13 +151,11 @@ impl Proc {
         self.child.try_wait().expect("it can be waited for").is_some()
     }
 
-    /// kill -9.
     pub fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
     }
 
-    /// SIGTERM.
     pub fn terminate(&self) {
         Command::new("kill").arg(self.pid().to_string()).status().expect("kill runs");
     }
@@ -165,22 +182,31 @@ impl Leader {
 
     pub fn start_on(port: u16, args: &[&str]) -> Leader {
         let command = Command::new(env!("CARGO_BIN_EXE_heft"));
-        Self::launch(command, port, args)
-            .unwrap_or_else(|(code, lines)| panic!("the leader ended with {code:?}; it said {lines:#?}"))
+        Self::launch(command, port, args).unwrap_or_else(|(code, lines)| {
+            panic!("the leader ended with {code:?}; it said {lines:#?}")
+        })
     }
 
-    /// Starts a leader with less than it is used to (see `tests/support/confine.py`); its log is among its lines. If it
-    /// does not start, its exit code and all it said.
-    pub fn confined(confines: &[&str], args: &[&str]) -> Result<Leader, (Option<i32>, Vec<String>)> {
+    /// Starts a leader with less than it is used to (see `tests/support/confine.py`); its log is
+    /// among its lines. If it does not start, its exit code and all it said.
+    pub fn confined(
+        confines: &[&str],
+        args: &[&str],
+    ) -> Result<Leader, (Option<i32>, Vec<String>)> {
         let mut command = Command::new("python3");
         command.arg("-S").arg(root().join("tests/support/confine.py")).args(confines);
         command.args(["--", env!("CARGO_BIN_EXE_heft")]).env("HEFT_LOG", "info");
         Self::launch(command, 0, args)
     }
 
-    fn launch(mut command: Command, port: u16, args: &[&str]) -> Result<Leader, (Option<i32>, Vec<String>)> {
+    fn launch(
+        mut command: Command,
+        port: u16,
+        args: &[&str],
+    ) -> Result<Leader, (Option<i32>, Vec<String>)> {
         command.arg("leader").arg(port.to_string()).args(args);
-        let data = (!args.contains(&"--data")).then(|| tempfile::tempdir().expect("a directory can be made"));
+        let data = (!args.contains(&"--data"))
+            .then(|| tempfile::tempdir().expect("a directory can be made"));
         if let Some(data) = &data {
             command.arg("--data").arg(data.path());
         }
@@ -217,7 +243,8 @@ pub fn classic_worker(port: u16, args: &[&str]) -> Proc {
 /// A classic client that submits these jobs, one JSON object each, and waits for their results.
 pub fn classic_client(port: u16, id: &str, args: &[&str], jobs: &[Value]) -> Proc {
     let port = port.to_string();
-    let mut client = classic("client.py", &[&["127.0.0.1", &port, id, "--jobs", "-"], args].concat());
+    let mut client =
+        classic("client.py", &[&["127.0.0.1", &port, id, "--jobs", "-"], args].concat());
     client.event("started");
     for job in jobs {
         client.write(&format!("{job}\n"));
@@ -244,7 +271,8 @@ pub struct TempDir(pub PathBuf);
 
 impl TempDir {
     pub fn new() -> TempDir {
-        let path = std::env::temp_dir().join(format!("heft-test-{}", uuid::Uuid::new_v4().simple()));
+        let path =
+            std::env::temp_dir().join(format!("heft-test-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         TempDir(path)
     }
@@ -264,7 +292,8 @@ impl Drop for TempDir {
     }
 }
 
-/// An agent that keeps this cache for the classic workers on its host, with a directory for what else it needs.
+/// An agent that keeps this cache for the classic workers on its host, with a directory for what
+/// else it needs.
 pub fn agent(port: u16, cache: &TempDir, dirs: &TempDir, args: &[&str]) -> Proc {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
     command.args(["worker", "127.0.0.1", &port.to_string(), "--cache-only"]).args(args);
@@ -279,13 +308,15 @@ pub struct Worker {
     pub dir: TempDir,
 }
 
-/// A program that says its arguments and the SHA-256 of each of its inputs, as the classic worker's `echo` does.
+/// A program that says its arguments and the SHA-256 of each of its inputs, as the classic worker's
+/// `echo` does.
 pub const ECHO: &str = r#"echo "$*"
 for f in *; do [ -f "$f" ] && echo "$f $(sha256sum < "$f" | cut -d' ' -f1)"; done
 exit 0"#;
 
 impl Worker {
-    /// Starts a worker with these programs (name, shell script) and waits until it has tried to reach its leader.
+    /// Starts a worker with these programs (name, shell script) and waits until it has tried to
+    /// reach its leader.
     pub fn start(port: u16, programs: &[(&str, &str)], args: &[&str]) -> Worker {
         let dir = TempDir::new();
         let exe = dir.join("exe");

@@ -13,8 +13,8 @@ use chunking::dataset::{Cutter, Manifest, ManifestBuilder, Piece, sha256};
 use chunking::digest::BlobHasher;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Body, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open, OpenFlags, Pack, PieceList, Purpose,
-    DatasetEntry, DatasetState, Verdict,
+    Body, DatasetEntry, DatasetState, Done, Grant, Have, Hold, HoldFlags, Lack, Lacking, Open,
+    OpenFlags, Pack, PieceList, Purpose, Verdict,
 };
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::model::{CachePutResult, JsonModel};
@@ -65,7 +65,8 @@ impl Data {
         for entry in self.manifest.files() {
             for (offset, found, piece) in self.manifest.layout(entry) {
                 if found == place {
-                    let (_, bytes) = self.files.iter().find(|(name, _)| *name == entry.name).unwrap();
+                    let (_, bytes) =
+                        self.files.iter().find(|(name, _)| *name == entry.name).unwrap();
                     let at = usize::try_from(offset).unwrap();
                     return bytes[at..at + piece.len as usize].to_vec();
                 }
@@ -77,7 +78,8 @@ impl Data {
     /// A pack of these pieces.
     pub fn pack(&self, places: impl IntoIterator<Item = u32>) -> PackBlob {
         let places: Vec<u32> = places.into_iter().collect();
-        let pieces: Vec<Piece> = places.iter().map(|place| self.manifest.pieces()[*place as usize]).collect();
+        let pieces: Vec<Piece> =
+            places.iter().map(|place| self.manifest.pieces()[*place as usize]).collect();
         let mut bytes: Vec<u8> = places.iter().flat_map(|place| self.bytes_of(*place)).collect();
         bytes.extend(Layout::new(pieces.clone()).unwrap().tail());
         PackBlob { id: Uuid::new_v4(), pieces, bytes }
@@ -204,7 +206,8 @@ pub fn digest(blob: &[u8]) -> Done {
 
 /// The acknowledgement with this CorrId, and its subject.
 pub async fn acked(conn: &mut Conn, corr_id: Uuid) -> (CachePutResult, String) {
-    let got = conn.find("a CacheAck", |got| got.kind == Kind::CacheAck && got.corr_id == corr_id).await;
+    let got =
+        conn.find("a CacheAck", |got| got.kind == Kind::CacheAck && got.corr_id == corr_id).await;
     (CachePutResult::parse(&got.payload).unwrap(), got.subject)
 }
 
@@ -219,8 +222,11 @@ pub async fn have(conn: &mut Conn) -> Have {
 pub async fn said(conn: &mut Conn, cache: &str, state: DatasetState) -> DatasetEntry {
     loop {
         let found = have(conn).await;
-        let entry =
-            found.datasets.as_slice().iter().find(|dataset| dataset.cache_id.as_str() == cache && dataset.state == state);
+        let entry = found
+            .datasets
+            .as_slice()
+            .iter()
+            .find(|dataset| dataset.cache_id.as_str() == cache && dataset.state == state);
         if let Some(entry) = entry {
             return entry.clone();
         }

@@ -77,10 +77,13 @@ impl Raw {
                 };
                 let consumed = self.buffer.len() - input.len();
                 self.buffer.drain(..consumed);
-                let told = Progress::decode(&found.payload).ok().filter(|told| told.stage == Stage::Waiting);
+                let told = Progress::decode(&found.payload)
+                    .ok()
+                    .filter(|told| told.stage == Stage::Waiting);
                 if let (Kind::Progress, Some(told)) = (found.kind, told) {
                     self.waits.push(told.text.as_str().to_owned());
-                    // That a job waits for a worker is told whenever that changes; it is no answer to anything.
+                    // That a job waits for a worker is told whenever that changes; it is not an
+                    // answer to anything.
                     continue;
                 }
                 return Some(found);
@@ -111,7 +114,8 @@ impl Raw {
         raw
     }
 
-    /// Says hello as an announced worker that takes transfers, and takes the Welcome. It offers to run one job.
+    /// Says hello as an announced worker that takes transfers, and takes the Welcome. It offers to
+    /// run one job.
     pub fn worker(leader: &Leader, id: Uuid, pattern: &str) -> Raw {
         Raw::connect(leader).hello_worker(id, pattern)
     }
@@ -129,7 +133,8 @@ impl Raw {
     }
 
     pub fn submit(&mut self, job: Uuid, exec: &str, args: &[&str]) {
-        let request = json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": args, "Files": []});
+        let request =
+            json!({"JobId": job, "ClientId": "c", "ExecName": exec, "Args": args, "Files": []});
         self.send(
             Kind::SubmitJob,
             job,

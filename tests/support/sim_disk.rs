@@ -1,9 +1,11 @@
-//! A disk in memory that keeps only what was synced, and fails when it is told to. The same seed fails in the same way.
+//! A disk in memory that keeps only what was synced, and fails when it is told to. The same seed
+//! fails in the same way.
 //!
-//! What was written and not synced is lost block by block when the power goes, or torn, or kept; a file is as long as it was
-//! at any moment since its last sync. Names that were made, changed and removed since their directory was synced are kept up
-//! to some moment: a journal on the disk keeps their order. A sync that fails drops what it should have written, though
-//! readers see it as long as the machine runs, as on Linux. A killed process loses nothing but its open files.
+//! What was written and not synced is lost block by block when the power goes, or torn, or kept; a
+//! file is as long as it was at any moment since its last sync. Names that were made, changed and
+//! removed since their directory was synced are kept up to some moment: a journal on the disk keeps
+//! their order. A sync that fails drops what it should have written, though readers see it as long
+//! as the machine runs, as on Linux. A killed process loses nothing but its open files.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 #![allow(clippy::cast_possible_truncation)]
 
@@ -250,7 +252,8 @@ impl SimDisk {
         self.inner().faults = faults;
     }
 
-    /// The next such operation with a path that holds `path` fails: with an I/O error, or as there is no room.
+    /// The next such operation with a path that holds `path` fails: with an I/O error, or as there
+    /// is no room.
     pub fn fail_next(&self, act: Act, path: &str, error: i32) {
         self.fail_after(0, act, path, error);
     }
@@ -286,7 +289,8 @@ impl SimDisk {
         inner.restart();
     }
 
-    /// The power goes, and comes back. Sometimes all that was not certain is lost, sometimes nothing.
+    /// The power goes, and comes back. Sometimes all that was not certain is lost, sometimes
+    /// nothing.
     pub fn power_loss(&self) {
         let lost = [0, 100, 50, 20, 80][self.inner().random.below(5) as usize];
         self.power_loss_of(lost);
@@ -323,7 +327,9 @@ impl Inner {
         let named: BTreeSet<u64> = self
             .folders
             .values()
-            .flat_map(|folder| folder.now.values().chain(folder.sure.values()).copied().collect::<Vec<_>>())
+            .flat_map(|folder| {
+                folder.now.values().chain(folder.sure.values()).copied().collect::<Vec<_>>()
+            })
             .chain(self.folders.values().flat_map(|folder| {
                 folder.pending.iter().filter_map(|op| match op {
                     NameOp::Make(_, inode) => Some(*inode),
@@ -346,8 +352,11 @@ impl Inner {
                     continue;
                 }
                 let latest = versions.len() as u64 - 1;
-                let version =
-                    if lost == 0 || random.chance(70) { latest } else { random.below(versions.len() as u64) };
+                let version = if lost == 0 || random.chance(70) {
+                    latest
+                } else {
+                    random.below(versions.len() as u64)
+                };
                 if version == latest {
                     self.seen.blocks_kept += 1;
                 } else {
@@ -414,7 +423,8 @@ impl Inner {
             return if is_done { Ok(Turn::DoneAndDead) } else { Err(dead()) };
         }
         // What only looks is not worth as many crashes.
-        let looks = matches!(act, Act::Open | Act::List | Act::Len | Act::Read) && self.random.chance(80);
+        let looks =
+            matches!(act, Act::Open | Act::List | Act::Len | Act::Read) && self.random.chance(80);
         if let Some(left) = self.crash_in.as_mut().filter(|left| !looks || **left == 0) {
             if *left == 0 {
                 self.is_dead = true;
@@ -423,7 +433,9 @@ impl Inner {
             }
             *left -= 1;
         }
-        let is_it = |(what, part, ..): &(Act, String, i32, u64)| *what == act && path.contains(part.as_str());
+        let is_it = |(what, part, ..): &(Act, String, i32, u64)| {
+            *what == act && path.contains(part.as_str())
+        };
         if let Some(told) = self.to_fail.iter().position(is_it) {
             match &mut self.to_fail[told].3 {
                 0 => {
@@ -468,7 +480,8 @@ impl Inner {
 
     /// Whether a file that gets this long finds no room.
     fn is_too_long(&self, inode: u64, len: u64) -> bool {
-        let more = len.next_multiple_of(self.block as u64).saturating_sub(self.inodes[&inode].now.len);
+        let more =
+            len.next_multiple_of(self.block as u64).saturating_sub(self.inodes[&inode].now.len);
         self.room().is_some_and(|room| more > room.free)
     }
 
@@ -572,9 +585,9 @@ impl Inner {
 fn cut(content: &mut Content, block: usize) {
     let len = content.len;
     let last = len / block as u64;
-    content
-        .blocks
-        .retain(|number, _| *number < last || (*number == last && !len.is_multiple_of(block as u64)));
+    content.blocks.retain(|number, _| {
+        *number < last || (*number == last && !len.is_multiple_of(block as u64))
+    });
     if let Some(bytes) = content.blocks.get_mut(&last) {
         bytes[(len % block as u64) as usize..].fill(0);
     }

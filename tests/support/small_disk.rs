@@ -32,12 +32,17 @@ impl SmallDisk {
     /// `None`, with a message, where none can be had.
     pub fn new(mib: usize) -> Option<SmallDisk> {
         let dir = TempDir::new();
-        let script =
-            format!("mount -t tmpfs -o size={mib}m tmpfs {} && echo mounted && exec sleep 3600", dir.text());
+        let script = format!(
+            "mount -t tmpfs -o size={mib}m tmpfs {} && echo mounted && exec sleep 3600",
+            dir.text()
+        );
         for flags in ["-m", "-Urm"] {
             let mut command = Command::new("unshare");
             let mut holder = Proc::start("small disk", command.args([flags, "sh", "-c", &script]));
-            if holder.wait_for_or_end("a mount", |line| line.contains("mounted").then_some(())).is_some() {
+            if holder
+                .wait_for_or_end("a mount", |line| line.contains("mounted").then_some(()))
+                .is_some()
+            {
                 // Others reach what it has mounted through the process itself.
                 let path = PathBuf::from(format!("/proc/{}/root{}", holder.pid(), dir.text()));
                 if fs::create_dir(path.join("data")).is_ok() {
@@ -111,6 +116,7 @@ pub fn taken_or_told(job: &mut Proc) -> Option<String> {
 /// Cancels a job, which is answered.
 pub fn cancel(leader: &Leader, job: &str) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
-    let (code, lines) = Proc::start("cancel", command.args(["cancel", &leader.addr(), job])).finish();
+    let (code, lines) =
+        Proc::start("cancel", command.args(["cancel", &leader.addr(), job])).finish();
     assert_eq!(code, Some(0), "{lines:?}");
 }

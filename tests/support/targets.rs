@@ -1,7 +1,7 @@
 //! The fuzz targets: plain functions over bytes that must return whatever they are given.
 //!
-//! `tests/fuzz.rs` drives them on stable with mutated vectors; the crate in `fuzz/` hands the same functions to
-//! libFuzzer. They assert what holds for any input; a panic of theirs is a finding.
+//! `tests/fuzz.rs` drives them on stable with mutated vectors; the crate in `fuzz/` hands the same
+//! functions to libFuzzer. They assert what holds for any input; a panic of theirs is a finding.
 #![allow(unreachable_pub)]
 
 use chunking::dataset::{Manifest, ManifestBuilder, pack};
@@ -11,8 +11,8 @@ use chunking::{
 };
 
 use heft::model::{
-    CachePutRequest, CachePutResult, ClientConfig, ContentEvent, ContentStream, JobRequest, JobResult,
-    JsonModel, ModelError, Shape, WorkerHello,
+    CachePutRequest, CachePutResult, ClientConfig, ContentEvent, ContentStream, JobRequest,
+    JobResult, JsonModel, ModelError, Shape, WorkerHello,
 };
 
 /// A target and its name.
@@ -61,7 +61,8 @@ pub fn decoder(bytes: &[u8]) {
     }
 }
 
-/// Reads until the decoder waits or fails; gives the frames that ended and the bytes that were left.
+/// Reads until the decoder waits or fails; gives the frames that ended and the bytes that were
+/// left.
 fn drain(decoder: &mut Decoder, bytes: &[u8]) -> Result<(usize, usize), chunking::FrameError> {
     let (mut rest, mut frames) = (bytes, 0);
     loop {
@@ -139,8 +140,9 @@ fn survives<M: JsonModel + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
     true
 }
 
-/// The stream takes what the plain reader takes, but for bad base64 in a member that a later one replaces: it has decoded
-/// that before it can know. Of a result it takes more: texts that are spelled wrong.
+/// The stream takes what the plain reader takes, but for bad base64 in a member that a later one
+/// replaces: it has decoded that before it can know. Of a result it takes more: texts that are
+/// spelled wrong.
 fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
     let mut stream = ContentStream::new(shape);
     let mut given = 0;
@@ -151,7 +153,8 @@ fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
     };
     let (front, back) = bytes.split_at(bytes.len() / 2);
     let streamed = stream.push(front, &mut sink).and_then(|()| stream.push(back, &mut sink));
-    let streamed = streamed.and_then(|()| stream.finish()).and_then(|residue| M::parse(&residue.json));
+    let streamed =
+        streamed.and_then(|()| stream.finish()).and_then(|residue| M::parse(&residue.json));
     assert!(given <= bytes.len(), "more content than there were bytes");
     match streamed {
         Ok(_) => assert!(parsed || shape == Shape::JobResult, "only the stream takes it"),
@@ -160,8 +163,8 @@ fn agrees<M: JsonModel>(bytes: &[u8], shape: Shape, parsed: bool) {
     }
 }
 
-/// The bytes as a dataset's manifest, as they are and behind a front that is right. What is taken fits together, and is written back
-/// to the same bytes.
+/// The bytes as a dataset's manifest, as they are and behind a front that is right. What is taken
+/// fits together, and is written back to the same bytes.
 pub fn manifest(bytes: &[u8]) {
     let mut right = b"HFMF\x02\0\0\0".to_vec();
     right.extend_from_slice(bytes.get(right.len()..).unwrap_or_default());
@@ -184,7 +187,8 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// The bytes as the end of a pack, as they are and with a footer that is right, for sizes that it might have.
+/// The bytes as the end of a pack, as they are and with a footer that is right, for sizes that it
+/// might have.
 pub fn pack(bytes: &[u8]) {
     let footer = bytes.len().saturating_sub(pack::FOOTER_BYTES);
     let entries = &bytes[..footer];

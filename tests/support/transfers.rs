@@ -1,4 +1,5 @@
-//! Both ends of transfers as a test's leader plays them: blobs that come from a client, and parts of results that go to it.
+//! Both ends of transfers as a test's leader plays them: blobs that come from a client, and parts
+//! of results that go to it.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -64,7 +65,13 @@ pub async fn next(peer: &mut Peer, kind: Kind) -> Seen {
 }
 
 /// Opens a part of a result.
-pub async fn open_part(peer: &mut Peer, job: Uuid, attempt: u32, purpose: Purpose, content: &[u8]) -> Uuid {
+pub async fn open_part(
+    peer: &mut Peer,
+    job: Uuid,
+    attempt: u32,
+    purpose: Purpose,
+    content: &[u8],
+) -> Uuid {
     let id = blob_id(job, attempt, purpose, 0);
     let open = Open {
         purpose,
@@ -115,5 +122,9 @@ pub async fn send_part(peer: &mut Peer, id: Uuid, content: &[u8], from: usize) {
 }
 
 pub fn named(id: Uuid, content: &[u8]) -> Option<BlobRef> {
-    Some(BlobRef { id, size: content.len() as u64, digest: Some(digest(content, DigestKind::ChunkList)) })
+    Some(BlobRef {
+        id,
+        size: content.len() as u64,
+        digest: Some(digest(content, DigestKind::ChunkList)),
+    })
 }

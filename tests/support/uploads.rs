@@ -1,4 +1,5 @@
-//! A client of a test's own that uploads: its messages on a bare connection, good ones and bad ones.
+//! A client of a test's own that uploads: its messages on a bare connection, good ones and bad
+//! ones.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use chunking::message::{Body, Grant, Open, OpenFlags, Purpose};
@@ -44,7 +45,8 @@ pub fn upload(raw: &mut Raw, bytes: usize) -> (Uuid, Uuid, u32) {
     (job, id, grant.window)
 }
 
-/// The same for a job of the test's choice, also one that goes on; gives the blob and the first Grant.
+/// The same for a job of the test's choice, also one that goes on; gives the blob and the first
+/// Grant.
 pub fn upload_of(raw: &mut Raw, job: Uuid, bytes: usize) -> (Uuid, Grant) {
     upload_to(raw, job, "digests", bytes)
 }
@@ -55,7 +57,8 @@ pub fn upload_to(raw: &mut Raw, job: Uuid, exec: &str, bytes: usize) -> (Uuid, G
     let size = bytes as u64;
     let blob = Some(BlobRef { id, size, digest: None });
     let files = vec![InputFile { name: "in.bin".to_owned(), blob, ..InputFile::default() }];
-    let request = JobRequest { job_id: job, exec_name: exec.to_owned(), files, ..JobRequest::default() };
+    let request =
+        JobRequest { job_id: job, exec_name: exec.to_owned(), files, ..JobRequest::default() };
     raw.send(Kind::SubmitJob, job, Uuid::nil(), &format!("job.submit.{exec}"), &request.to_json());
     let open = Open {
         purpose: Purpose::Input,

@@ -1,5 +1,5 @@
-//! Jobs to all workers whose results do not fit one: each is a result of its own, which is listed, shown, unpacked and fetched again,
-//! whatever its size, and what does not come is no success.
+//! Jobs to all workers whose results do not fit one: each is a result of its own, which is listed,
+//! shown, unpacked and fetched again, whatever its size, and what does not come is not a success.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,12 +11,14 @@ use heft::model::{Deliver, JobRequest};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::procs::{Worker, heft, classic_client, classic_worker};
+use crate::procs::{Worker, classic_client, classic_worker, heft};
 use crate::world::{
-    DIGESTS, MAKES, MIB, World, end_of, eventually, expect_digests, peak_memory, sha256_of, submit_files,
+    DIGESTS, MAKES, MIB, World, end_of, eventually, expect_digests, peak_memory, sha256_of,
+    submit_files,
 };
 
-/// What the classic worker's `prints` does, as far as it matters here: lines on standard output, and a file.
+/// What the classic worker's `prints` does, as far as it matters here: lines on standard output,
+/// and a file.
 const PRINTS: &str = r#"head -c "$(($1 * 100))" /dev/zero | tr '\0' 'p'
 head -c "$3" /dev/urandom > made.bin"#;
 
@@ -49,10 +51,14 @@ fn by_worker(stdout: &str) -> BTreeMap<&str, (&str, &str)> {
 /// The job of a `heft submit --progress json`.
 fn job_in(stderr: &str) -> String {
     let events = stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.filter_map(|event| Some(event["job"].as_str()?.to_owned())).next().expect("an event of the job")
+    events
+        .filter_map(|event| Some(event["job"].as_str()?.to_owned()))
+        .next()
+        .expect("an event of the job")
 }
 
-/// Every worker ended OK, printed so much, and left a file with the digest that it said on its standard error.
+/// Every worker ended OK, printed so much, and left a file with the digest that it said on its
+/// standard error.
 fn assert_all_made(out: &Path, (stdout, stderr): (&str, &str), workers: usize, printed: usize) {
     let shown = by_worker(stdout);
     assert_eq!(shown.len(), workers, "{}", end_of(stderr));
@@ -74,8 +80,16 @@ fn results_of_all_workers_that_exceed_a_frame_together_come_whole_and_can_be_fet
     let (out, again) = (world.dir.join("out"), world.dir.join("again"));
     let (files, printed) = (2_000_000.to_string(), 900_000);
     let printed_text = printed.to_string();
-    let args =
-        ["submit", &world.addr(), "makes", "--all", "--progress", "json", "--out", out.to_str().unwrap()];
+    let args = [
+        "submit",
+        &world.addr(),
+        "makes",
+        "--all",
+        "--progress",
+        "json",
+        "--out",
+        out.to_str().unwrap(),
+    ];
     let (code, stdout, stderr) = heft(&[&args[..], &["--", &files, &printed_text]].concat());
     assert_eq!(code, Some(0), "{}", end_of(&stderr));
     assert_all_made(&out, (&stdout, &stderr), 6, printed);
@@ -92,8 +106,12 @@ fn results_of_all_workers_that_exceed_a_frame_together_come_whole_and_can_be_fet
     let shown: Value = serde_json::from_str(&stdout).unwrap();
     let listed = shown["workers"].as_array().unwrap();
     assert_eq!(listed.len(), 6);
-    assert!(listed.iter().all(|worker| worker["stdout"].as_str().unwrap().len() == printed), "all of it");
-    let (worker, child) = (listed[5]["worker"].as_str().unwrap(), listed[5]["job_id"].as_str().unwrap());
+    assert!(
+        listed.iter().all(|worker| worker["stdout"].as_str().unwrap().len() == printed),
+        "all of it"
+    );
+    let (worker, child) =
+        (listed[5]["worker"].as_str().unwrap(), listed[5]["job_id"].as_str().unwrap());
     let one = world.dir.join("one");
     let get = ["result", "get", &world.addr(), child, "--out", one.to_str().unwrap()];
     let (code, stdout, stderr) = heft(&get);
@@ -105,7 +123,8 @@ fn results_of_all_workers_that_exceed_a_frame_together_come_whole_and_can_be_fet
 fn one_result_beyond_a_frame_one_of_a_classic_worker_and_one_that_failed_are_all_delivered() {
     let world = World::start(&[]);
     let _large = Worker::start(world.leader.port, &[("prints", PRINTS)], &[]);
-    let _fails = Worker::start(world.leader.port, &[("prints", "echo before; echo why >&2; exit 3")], &[]);
+    let _fails =
+        Worker::start(world.leader.port, &[("prints", "echo before; echo why >&2; exit 3")], &[]);
     let _classic = classic_worker(world.leader.port, &["job.assign.*", "--platform", "windows"]);
     all_there(&world, 3);
     let (lines, archive, out) = (60_000_usize, 9_000_000, world.dir.join("out"));
@@ -127,7 +146,8 @@ fn one_result_beyond_a_frame_one_of_a_classic_worker_and_one_that_failed_are_all
     let check = |stdout: &str, stderr: &str, out: &Path| {
         let shown = by_worker(stdout);
         assert_eq!(shown.len(), 3, "{stderr}");
-        let failed: Vec<_> = shown.iter().filter(|(_, (ended, _))| ended.starts_with("FAILED")).collect();
+        let failed: Vec<_> =
+            shown.iter().filter(|(_, (ended, _))| ended.starts_with("FAILED")).collect();
         assert_eq!(failed.len(), 1);
         assert_eq!(failed[0].1, &("FAILED, its exit code is 3", "before\n"));
         assert!(stderr.contains("why\n"), "{stderr}");
@@ -154,10 +174,24 @@ fn results_of_all_workers_survive_a_leader_that_is_killed_before_they_are_fetche
     let (files, printed) = ((5 * MIB).to_string(), 1_500_000);
     let printed_text = printed.to_string();
     let addr = world.addr();
-    let args = ["submit", &addr, "held", "--all", "--progress", "json", "--out", out.to_str().unwrap(), "--"];
-    let all: Vec<String> =
-        [&args[..], &[&files, &printed_text, &marker]].concat().iter().map(|arg| (*arg).to_owned()).collect();
-    let submit = std::thread::spawn(move || heft(&all.iter().map(String::as_str).collect::<Vec<_>>()));
+    let args = [
+        "submit",
+        &addr,
+        "held",
+        "--all",
+        "--progress",
+        "json",
+        "--out",
+        out.to_str().unwrap(),
+        "--",
+    ];
+    let all: Vec<String> = [&args[..], &[&files, &printed_text, &marker]]
+        .concat()
+        .iter()
+        .map(|arg| (*arg).to_owned())
+        .collect();
+    let submit =
+        std::thread::spawn(move || heft(&all.iter().map(String::as_str).collect::<Vec<_>>()));
     world.until("it runs everywhere", |status| status["jobs"]["running"] == 3);
     let (code, _, err) = heft(&["status", &addr, "--output", "json"]);
     assert_eq!(code, Some(0), "{err}");
@@ -194,14 +228,18 @@ fn a_job_to_all_that_has_not_ended_everywhere_says_so_and_those_that_have_are_th
     std::fs::create_dir(&marker).unwrap();
     let (code, lines) = submit.finish();
     assert_eq!(code, Some(0), "{lines:#?}");
-    assert!(["ended", "waited"].iter().all(|said| lines.iter().any(|line| line == said)), "{lines:#?}");
+    assert!(
+        ["ended", "waited"].iter().all(|said| lines.iter().any(|line| line == said)),
+        "{lines:#?}"
+    );
 }
 
 #[test]
 fn a_classic_client_gets_the_list_of_all_workers_and_hears_how_to_fetch_the_rest() {
     let world = World::start(&[]);
     let _workers = workers(&world, 3, &[("makes", MAKES)]);
-    let request = json!({"ExecName": "makes", "Args": ["3000000", "700000"], "Files": [], "Deliver": "all"});
+    let request =
+        json!({"ExecName": "makes", "Args": ["3000000", "700000"], "Files": [], "Deliver": "all"});
     let raw = base64::engine::general_purpose::STANDARD.encode(request.to_string());
     let job = json!({"raw_b64": raw, "subject": "job.submit.makes"});
     let mut client = classic_client(world.leader.port, "stock", &[], &[job]);
@@ -228,7 +266,8 @@ async fn results_that_are_about_to_be_fetched_are_not_dropped_to_make_room_for_o
     let request = JobRequest { deliver: Deliver::All, ..request };
     let result = client.submit(request).await.unwrap().wait().await.unwrap();
     let lines = result.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let jobs: Vec<Uuid> = lines.map(|line| line["Job"].as_str().unwrap().parse().unwrap()).collect();
+    let jobs: Vec<Uuid> =
+        lines.map(|line| line["Job"].as_str().unwrap().parse().unwrap()).collect();
     assert_eq!(jobs.len(), 3, "{}", result.stdout);
     // Another client's input does not fit beside their archives, and waits.
     let input = world.noise("in.bin", 12 * MIB as u64);
@@ -237,7 +276,10 @@ async fn results_that_are_about_to_be_fetched_are_not_dropped_to_make_room_for_o
     for job in jobs {
         let got = client.fetch(job, &Downloads::Directory(world.dir.join("out"))).await.unwrap();
         let got = got.expect("the result is there");
-        assert!(got.part(Purpose::Archive).is_some_and(|archive| archive.size > 5 * MIB as u64), "{got:?}");
+        assert!(
+            got.part(Purpose::Archive).is_some_and(|archive| archive.size > 5 * MIB as u64),
+            "{got:?}"
+        );
     }
     client.close().await;
     expect_digests(waits, &[&input]);
@@ -249,7 +291,8 @@ fn the_leader_never_holds_the_results_of_all_workers_at_once() {
     // Each returns nearly a frame, without blobs: 64 MiB in all.
     let (count, out) = (18, world.dir.join("out"));
     let workers = workers(&world, count, &[("makes", MAKES)]);
-    let args = ["submit", &world.addr(), "makes", "--all", "--progress", "json", "--", "2800000", "10"];
+    let args =
+        ["submit", &world.addr(), "makes", "--all", "--progress", "json", "--", "2800000", "10"];
     let (code, _, stderr) = heft(&args);
     assert_eq!(code, Some(0), "{}", end_of(&stderr));
     drop(workers);
@@ -261,5 +304,8 @@ fn the_leader_never_holds_the_results_of_all_workers_at_once() {
     assert_eq!(code, Some(0), "{stderr}");
     assert_all_made(&out, (&stdout, &stderr), count, 10);
     let peak = peak_memory(&world.leader.proc);
-    assert!(peak - before <= 56 * MIB as u64, "the leader had {before} and then {peak} bytes in memory");
+    assert!(
+        peak - before <= 56 * MIB as u64,
+        "the leader had {before} and then {peak} bytes in memory"
+    );
 }

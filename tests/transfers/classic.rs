@@ -1,11 +1,13 @@
-//! Classic peers and payloads beyond their frames: what they send is taken as a stream, what they cannot take is kept for those
-//! who can, and nobody waits without being told why.
+//! Classic peers and payloads beyond their frames: what they send is taken as a stream, what they
+//! cannot take is kept for those who can, and nobody waits without being told why.
 
 use serde_json::{Value, json};
 
-use crate::procs::{Proc, heft, classic_client, classic_worker};
+use crate::procs::{Proc, classic_client, classic_worker, heft};
 use crate::support::scaled;
-use crate::world::{MIB, Sent, World, end_of, expect_digests, peak_memory, sha256_of, submit_files};
+use crate::world::{
+    MIB, Sent, World, end_of, expect_digests, peak_memory, sha256_of, submit_files,
+};
 
 /// What the leader may have in memory, whatever passes through it.
 const LEADER_MEMORY_MAX: u64 = 96 * MIB as u64;
@@ -13,7 +15,8 @@ const LEADER_MEMORY_MAX: u64 = 96 * MIB as u64;
 /// A file as a classic client sends it.
 fn inline(file: &Sent) -> Value {
     use base64::Engine;
-    let content = base64::engine::general_purpose::STANDARD.encode(std::fs::read(&file.path).unwrap());
+    let content =
+        base64::engine::general_purpose::STANDARD.encode(std::fs::read(&file.path).unwrap());
     json!({"name": file.name, "content_b64": content})
 }
 
@@ -29,8 +32,10 @@ fn result_of(client: Proc) -> Value {
 #[test]
 fn w06_a_submit_of_many_mebibytes_in_one_frame_reaches_a_heft_worker() {
     let world = World::start(&[]);
-    let (large, small) =
-        (world.noise("large.bin", u64::from(scaled(40, 200)) * MIB as u64), world.noise("small.bin", 1000));
+    let (large, small) = (
+        world.noise("large.bin", u64::from(scaled(40, 200)) * MIB as u64),
+        world.noise("small.bin", 1000),
+    );
     let medium = world.noise("medium.bin", 6 * MIB as u64);
     // One waits for the worker, one finds it there.
     let job = json!({"exec": "digests", "args": [""], "files": [inline(&medium), inline(&small)]});
@@ -64,7 +69,8 @@ fn w06_a_submit_that_breaks_off_in_the_middle_leaves_nothing() {
         let head = chunking::Head { subject: "stock", ..chunking::Head::new(kind) };
         let mut bytes = Vec::new();
         head.append(chunking::Generation::F2, &mut bytes).unwrap();
-        // The lengths of a frame that ours would not write: of the body in front, of the payload at the end of the head.
+        // The lengths of a frame that ours would not write: of the body in front, of the payload at
+        // the end of the head.
         let at = bytes.len() - 4;
         let body = u32::try_from(at).unwrap() + announced;
         bytes[..4].copy_from_slice(&body.to_le_bytes());
@@ -76,7 +82,9 @@ fn w06_a_submit_that_breaks_off_in_the_middle_leaves_nothing() {
     let mut request = br#"{"ExecName":"x","Args":[],"Files":[{"Name":"a","Content":""#.to_vec();
     request.resize(6 * MIB, b'A');
     send(chunking::Kind::SubmitJob, &request, 20 << 20);
-    world.until("a part is here", |status| status["leader"]["spool_bytes"].as_u64() > Some(2 * MIB as u64));
+    world.until("a part is here", |status| {
+        status["leader"]["spool_bytes"].as_u64() > Some(2 * MIB as u64)
+    });
     drop(raw);
     world.assert_idle(0);
 }
@@ -108,7 +116,8 @@ fn w06_what_a_classic_workers_program_printed_reaches_a_heft_client_whole_at_any
     // Both outputs and the archive are beyond a frame, in one frame.
     let args = [lines.to_string(), (lines / 2).to_string(), (5 * MIB).to_string()];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let submit = ["submit", &world.addr(), "prints", "--client", "c", "--out", out.to_str().unwrap(), "--"];
+    let submit =
+        ["submit", &world.addr(), "prints", "--client", "c", "--out", out.to_str().unwrap(), "--"];
     let (code, stdout, stderr) = heft(&[&submit[..], &args].concat());
     assert_eq!(code, Some(0), "{}", end_of(&stderr));
     assert!(stdout == printed(lines), "{} bytes on stdout", stdout.len());
@@ -133,12 +142,20 @@ fn w06_a_result_just_under_a_frame_is_neither_cut_for_its_client_nor_for_who_fet
         assert_eq!(code, Some(0));
         let (code, stdout, stderr) = heft(&["result", "get", &world.addr(), &job]);
         assert_eq!(code, Some(0), "{stderr}");
-        assert!(stdout.len() > body - 4000 && stdout.bytes().all(|byte| byte == b'x'), "{}", stdout.len());
+        assert!(
+            stdout.len() > body - 4000 && stdout.bytes().all(|byte| byte == b'x'),
+            "{}",
+            stdout.len()
+        );
     }
     let args = ["submit", &world.addr(), "big", "--client", &client, "--", "4194304"];
     let (code, stdout, stderr) = heft(&args);
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.len() > 4 * MIB - 4000 && stdout.bytes().all(|byte| byte == b'x'), "{}", stdout.len());
+    assert!(
+        stdout.len() > 4 * MIB - 4000 && stdout.bytes().all(|byte| byte == b'x'),
+        "{}",
+        stdout.len()
+    );
 }
 
 #[test]
@@ -146,12 +163,14 @@ fn w06_long_texts_are_cut_for_a_classic_client_which_hears_how_to_fetch_them() {
     let world = World::start(&[]);
     let _worker = classic_worker(world.leader.port, &["job.assign.*"]);
     let client = "c".repeat(3000);
-    // One is a blob when it has come, one fits its worker's frame and not that of its client, whose id is in the subject.
+    // One is a blob when it has come, one fits its worker's frame and not that of its client, whose
+    // id is in the subject.
     for lines in [90_000_usize, 30_575] {
         let job = json!({"exec": "prints", "args": [lines.to_string(), "1"]});
         let result = result_of(classic_client(world.leader.port, &client, &[], &[job]));
         assert_eq!(result["status"], "OK", "{result}");
-        let (stdout, stderr) = (result["stdout"].as_str().unwrap(), result["stderr"].as_str().unwrap());
+        let (stdout, stderr) =
+            (result["stdout"].as_str().unwrap(), result["stderr"].as_str().unwrap());
         assert!(printed(lines).starts_with(stdout), "{} bytes", stdout.len());
         assert!(stdout.len() > 60_000 && stdout.len() < printed(lines).len(), "{}", stdout.len());
         let command = stderr.split('`').nth(1).unwrap_or_else(|| panic!("no command in {stderr}"));
@@ -193,7 +212,8 @@ fn c01_a_job_too_large_for_the_workers_there_waits_and_says_so_or_is_refused() {
     let _classic = classic_worker(world.leader.port, &["job.assign.*"]);
     world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
     let file = world.noise("in.bin", 5 * MIB as u64);
-    let refused = submit_files(&world.addr(), "digests", &[&file], &["--require-worker", "--output", "json"]);
+    let refused =
+        submit_files(&world.addr(), "digests", &[&file], &["--require-worker", "--output", "json"]);
     let (code, lines) = refused.finish();
     assert_eq!(code, Some(3), "{lines:#?}");
     let refusal = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -218,7 +238,8 @@ fn c01_a_job_too_large_for_the_workers_there_waits_and_says_so_or_is_refused() {
 fn a_frame_beyond_what_is_taken_ends_its_connection_only() {
     let world = World::start(&["--classic-inbound-max", "8MiB"]);
     let _worker = world.worker(&[]);
-    let (fits, large) = (world.noise("fits.bin", 5 * MIB as u64), world.noise("large.bin", 7 * MIB as u64));
+    let (fits, large) =
+        (world.noise("fits.bin", 5 * MIB as u64), world.noise("large.bin", 7 * MIB as u64));
     let job = json!({"exec": "digests", "args": [""], "files": [inline(&large)]});
     let mut client = classic_client(world.leader.port, "stock", &[], &[job]);
     let closed = client.event("closed");

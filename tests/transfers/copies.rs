@@ -1,5 +1,6 @@
-//! Nobody at the leader copies a chunk between receiving and sending it: whatever way it takes, its bytes are read into one
-//! buffer, or into a pipe, and leave from there. The buffers count what is copied into them.
+//! Nobody at the leader copies a chunk between receiving and sending it: whatever way it takes, its
+//! bytes are read into one buffer, or into a pipe, and leave from there. The buffers count what is
+//! copied into them.
 
 use crate::world::{MIB, World, expect_digests, submit_files};
 
@@ -29,14 +30,16 @@ fn chunks_of_several_transfers_between_frames_of_all_sizes_are_not_copied() {
         let files: Vec<_> =
             (0..4).map(|n| world.noise(&format!("{n}.bin"), 7 * MIB as u64 + n * 99)).collect();
         let files: Vec<_> = files.iter().collect();
-        // A large job between chunks of others: nearly a frame, on the same connection and on others.
+        // A large job between chunks of others: nearly a frame, on the same connection and on
+        // others.
         let argument = "x".repeat(100_000);
         let args = ["--compress", "none", "--", "", &argument];
         // Without a worker they wait in the spool, and go on from there.
         let waiting = submit_files(&world.addr(), "digests", &files, &args);
         world.until("inputs wait", |status| status["leader"]["spool_bytes"] != 0);
         let _workers = [world.worker(&[]), world.worker(&[])];
-        let submits: Vec<_> = (0..3).map(|_| submit_files(&world.addr(), "digests", &files, &args)).collect();
+        let submits: Vec<_> =
+            (0..3).map(|_| submit_files(&world.addr(), "digests", &files, &args)).collect();
         for submit in submits.into_iter().chain([waiting]) {
             expect_digests(submit, &files);
         }

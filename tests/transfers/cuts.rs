@@ -1,12 +1,13 @@
-//! Connections that are cut in the middle of transfers, at bytes that a seed names, on either hop and in either direction: the
-//! right bytes arrive, the job runs once, and only what is missing moves again.
+//! Connections that are cut in the middle of transfers, at bytes that a seed names, on either hop
+//! and in either direction: the right bytes arrive, the job runs once, and only what is missing
+//! moves again.
 
 use crate::procs::Worker;
 use crate::proxy::{Plan, Proxy, Way};
 use crate::support::scaled;
 use crate::world::{
-    MAKES, MIB, Seeded, Sent, World, assert_no_job_directory, expect_digests, sha256_of, submit_files,
-    worker_at,
+    MAKES, MIB, Seeded, Sent, World, assert_no_job_directory, expect_digests, sha256_of,
+    submit_files, worker_at,
 };
 
 /// Chains that run at a time; each has the cuts of its seed one after the other.
@@ -22,7 +23,8 @@ fn cuts_each() -> u64 {
     u64::from(scaled(5, 34))
 }
 
-/// Where the connections of a chain are cut. Most cuts fall between the second chunk and the fourth; some in a head or a hello.
+/// Where the connections of a chain are cut. Most cuts fall between the second chunk and the
+/// fourth; some in a head or a hello.
 fn plans(seed: u64, way: Way) -> Vec<Plan> {
     let mut seeded = Seeded(seed);
     let after = |seeded: &mut Seeded| match seeded.below(4) {
@@ -78,7 +80,12 @@ fn clients_are_cut(way: Way) {
     for (chain, (proxy, submit)) in chains.iter().zip(under_way) {
         expect_digests(submit, &[&chain.file]);
         let sent = proxy.bytes(Way::ToLeader);
-        assert!(sent <= bound(&proxy), "seed {}: {sent} bytes after {} cuts", chain.seed, proxy.cuts());
+        assert!(
+            sent <= bound(&proxy),
+            "seed {}: {sent} bytes after {} cuts",
+            chain.seed,
+            proxy.cuts()
+        );
         // What comes from the leader is little, so that not every cut in that direction falls due.
         if way == Way::ToLeader {
             assert!(proxy.cuts() >= 3, "seed {}: {proxy:?}", chain.seed);
@@ -122,7 +129,12 @@ fn workers_are_cut(way: Way) {
     for ((chain, submit), (proxy, worker)) in chains.iter().zip(submits).zip(&workers) {
         expect_digests(submit, &[&chain.file]);
         let sent = proxy.bytes(Way::FromLeader);
-        assert!(sent <= bound(proxy), "seed {}: {sent} bytes after {} cuts", chain.seed, proxy.cuts());
+        assert!(
+            sent <= bound(proxy),
+            "seed {}: {sent} bytes after {} cuts",
+            chain.seed,
+            proxy.cuts()
+        );
         if way == Way::FromLeader {
             assert!(proxy.cuts() >= 3, "seed {}: {proxy:?}", chain.seed);
         }
@@ -153,8 +165,10 @@ fn results_come_whole_over_connections_that_are_cut() {
             let at_worker = seed % 2 == 0;
             let to_worker = if at_worker { plans(seed, Way::ToLeader) } else { Vec::new() };
             let to_client = if at_worker { Vec::new() } else { plans(seed, Way::FromLeader) };
-            let (to_worker, to_client) =
-                (Proxy::start(world.leader.port, to_worker), Proxy::start(world.leader.port, to_client));
+            let (to_worker, to_client) = (
+                Proxy::start(world.leader.port, to_worker),
+                Proxy::start(world.leader.port, to_client),
+            );
             let subject = format!("own.{seed}");
             let worker = Worker::start(to_worker.port, &[("makes", MAKES)], &[&subject]);
             let out = world.path(&seed.to_string());
@@ -167,7 +181,10 @@ fn results_come_whole_over_connections_that_are_cut() {
         let (code, lines) = submit.finish();
         assert_eq!(code, Some(0), "seed {seed}: {lines:#?}");
         let made = sha256_of(&std::path::Path::new(&out).join("made.bin"));
-        assert!(lines.iter().any(|line| line.ends_with(&made)), "seed {seed}: {made} is not in {lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.ends_with(&made)),
+            "seed {seed}: {made} is not in {lines:#?}"
+        );
         let printed: usize =
             lines.iter().map(|line| line.matches('p').count().min(line.len())).max().unwrap();
         assert!(printed >= 3 * MIB, "seed {seed}: {printed} bytes were printed");
@@ -176,7 +193,10 @@ fn results_come_whole_over_connections_that_are_cut() {
             let most = bound(proxy) + 3 * MIB as u64;
             assert!(sent <= most, "seed {seed}: {sent} bytes after {} cuts", proxy.cuts());
         }
-        assert!(to_worker.cuts() + to_client.cuts() >= 3, "seed {seed}: {to_worker:?} {to_client:?}");
+        assert!(
+            to_worker.cuts() + to_client.cuts() >= 3,
+            "seed {seed}: {to_worker:?} {to_client:?}"
+        );
         assert_no_job_directory(&worker);
     }
     world.assert_idle(2 * CHAINS);

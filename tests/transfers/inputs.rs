@@ -12,8 +12,11 @@ fn files_of_every_size_arrive_as_they_were_sent_and_leave_nothing_behind() {
     let mib = MIB as u64;
     let largest = u64::from(scaled(64, 2048)) * mib;
     let sizes = [0, 1, 4 * mib - 1, 4 * mib, 4 * mib + 1, 5 * mib, largest];
-    let files: Vec<_> =
-        sizes.iter().enumerate().map(|(index, size)| world.noise(&format!("{index}.bin"), *size)).collect();
+    let files: Vec<_> = sizes
+        .iter()
+        .enumerate()
+        .map(|(index, size)| world.noise(&format!("{index}.bin"), *size))
+        .collect();
     for file in &files {
         world.run(&[file], &[]);
     }
@@ -54,7 +57,8 @@ fn every_codec_and_digest_brings_the_same_bytes_in_fewer() {
 fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
     let world = World::in_memory(&[]);
     // More than may wait in memory: a quarter of 48 buffers.
-    let files: Vec<_> = (0..3).map(|index| world.noise(&format!("{index}.bin"), 12 * MIB as u64)).collect();
+    let files: Vec<_> =
+        (0..3).map(|index| world.noise(&format!("{index}.bin"), 12 * MIB as u64)).collect();
     let mut submits: Vec<_> = files
         .iter()
         .map(|file| submit_files(&world.addr(), "digests", &[file], &["--compress", "none"]))
@@ -63,7 +67,9 @@ fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
         submit.wait_for("that it waits, and for what", |line| {
             line.contains("no connected worker").then_some(())
         });
-        submit.wait_for("that it is queued", |line| line.contains(r#""event":"submitted""#).then_some(()));
+        submit.wait_for("that it is queued", |line| {
+            line.contains(r#""event":"submitted""#).then_some(())
+        });
     }
     let status = world.status();
     assert_eq!(status["leader"]["spool_bytes"], 36 * MIB as u64, "{status:#}");
@@ -79,7 +85,8 @@ fn without_a_worker_inputs_wait_in_the_spool_and_the_client_hears_why() {
 #[test]
 fn a_full_spool_makes_senders_wait_until_a_worker_comes() {
     let world = World::in_memory(&["--spool-max", "8MiB"]);
-    let files: Vec<_> = (0..3).map(|index| world.noise(&format!("{index}.bin"), 6 * MIB as u64)).collect();
+    let files: Vec<_> =
+        (0..3).map(|index| world.noise(&format!("{index}.bin"), 6 * MIB as u64)).collect();
     let mut submits: Vec<_> = files
         .iter()
         .map(|file| submit_files(&world.addr(), "digests", &[file], &["--compress", "none"]))

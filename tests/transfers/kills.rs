@@ -1,5 +1,5 @@
-//! Processes that are killed, and disks that are full, in the middle of transfers: no job is lost, none ends twice, nothing
-//! is left.
+//! Processes that are killed, and disks that are full, in the middle of transfers: no job is lost,
+//! none ends twice, nothing is left.
 
 use std::process::Command;
 
@@ -24,7 +24,8 @@ fn a_worker_killed_as_its_inputs_come_leaves_the_job_to_another() {
     let mut first = worker_at(proxy.port, &[]);
     world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
     let runs = world.path("runs");
-    let submit = submit_files(&world.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
+    let submit =
+        submit_files(&world.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
     proxy.wait_held();
     let second = world.worker(&[]);
     first.proc.kill();
@@ -55,15 +56,20 @@ fn a_worker_killed_as_its_job_runs_leaves_it_to_another_which_gets_the_inputs_an
 }
 
 #[test]
-fn a_leader_killed_in_the_middle_of_an_upload_comes_back_and_the_client_goes_on_under_the_same_id() {
-    // With a worker that takes the chunks as they come, and without one, so that they lie in the spool.
+fn a_leader_killed_in_the_middle_of_an_upload_comes_back_and_the_client_goes_on_under_the_same_id()
+{
+    // With a worker that takes the chunks as they come, and without one, so that they lie in the
+    // spool.
     for (cut_through, durable) in [(true, true), (false, true), (true, false), (false, false)] {
-        let mut world = if durable { World::start(&["--durability", "disk"]) } else { World::in_memory(&[]) };
+        let mut world =
+            if durable { World::start(&["--durability", "disk"]) } else { World::in_memory(&[]) };
         let file = world.noise("in.bin", SIZE);
         let runs = world.path("runs");
         let worker = cut_through.then(|| world.worker(&[]));
         if cut_through {
-            world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
+            world.until("a worker is there", |status| {
+                status["workers"].as_array().unwrap().len() == 1
+            });
         }
         let proxy = Proxy::start(world.leader.port, [Plan::Hold(Way::ToLeader, 17 * MIB as u64)]);
         let args = ["--compress", "none", "--", &runs];
@@ -85,7 +91,8 @@ fn a_leader_killed_in_the_middle_of_an_upload_comes_back_and_the_client_goes_on_
         assert_eq!(code, Some(0), "{err}");
         assert!(out.contains(&file.sha256), "{out}");
         if durable {
-            // What was on its way, and a window that was not written yet, comes again; nothing else does.
+            // What was on its way, and a window that was not written yet, comes again; nothing else
+            // does.
             let sent = proxy.bytes(Way::ToLeader);
             assert!(sent <= SIZE + 12 * MIB as u64, "{sent} bytes were sent for {SIZE}");
         }
@@ -126,7 +133,8 @@ async fn another_client_with_the_same_id_and_job_goes_on_with_an_upload() {
     let worker = world.worker(&[]);
     let job = Uuid::new_v4();
     let spec = || {
-        let request = JobRequest { job_id: job, exec_name: "digests".to_owned(), ..JobRequest::default() };
+        let request =
+            JobRequest { job_id: job, exec_name: "digests".to_owned(), ..JobRequest::default() };
         JobSpec::from(request).file("in.bin", &file.path).unwrap()
     };
     let proxy = Proxy::start(world.leader.port, [Plan::Hold(Way::ToLeader, 16 * MIB as u64)]);
@@ -142,9 +150,13 @@ async fn another_client_with_the_same_id_and_job_goes_on_with_an_upload() {
     let second = Client::connect(&proxy.addr(), &Options::new("same")).await.unwrap();
     let result = second.submit(spec()).await.unwrap().wait().await.unwrap();
     second.close().await;
-    assert_eq!((result.status, result.stdout), (JobStatus::Ok, format!("in.bin {}\n", file.sha256)));
+    assert_eq!(
+        (result.status, result.stdout),
+        (JobStatus::Ok, format!("in.bin {}\n", file.sha256))
+    );
     let again = proxy.bytes(Way::ToLeader) - before;
-    // What had not come, the chunk that was cut, perhaps two that were on their way through, and some talk.
+    // What had not come, the chunk that was cut, perhaps two that were on their way through, and
+    // some talk.
     assert!(again < 12 * MIB as u64, "{again} bytes were sent again after {before}");
     world.assert_idle(0);
     assert_no_job_directory(&worker);

@@ -1,7 +1,9 @@
-//! Peers that break the rules of transfers at a real leader: each is told what is wrong or is cut off, the leader lives, the
-//! others notice nothing, and nothing is left.
+//! Peers that break the rules of transfers at a real leader: each is told what is wrong or is cut
+//! off, the leader lives, the others notice nothing, and nothing is left.
 
-use chunking::message::{Abort, Body, Done, Open, OpenFlags, Purpose, Reason, Refused, Start, Verdict};
+use chunking::message::{
+    Abort, Body, Done, Open, OpenFlags, Purpose, Reason, Refused, Start, Verdict,
+};
 use chunking::{ChunkHead, Codec, DigestKind, Kind};
 use heft::model::blob_id;
 use heft::model::{BlobRef, JobResult, JobStatus, JsonModel};
@@ -49,7 +51,8 @@ fn chunks_that_do_not_belong_are_refused_and_cost_nobody_else_anything() {
     say(&mut thief, nobody, &crate::blobs::grant(8, &[]));
     say(&mut thief, theirs, &Verdict::Ok);
 
-    // Past the end, at an odd place, too short, and one with a flipped bit: dropped, and asked for again after Done.
+    // Past the end, at an odd place, too short, and one with a flipped bit: dropped, and asked for
+    // again after Done.
     let (_, id, window) = upload(&mut raw, 3 * MIB);
     assert!(window >= 3, "{window}");
     send_chunk(&mut raw, id, 3 * MIB, &chunk);
@@ -64,7 +67,11 @@ fn chunks_that_do_not_belong_are_refused_and_cost_nobody_else_anything() {
     send_chunk(&mut raw, id, MIB, &chunk);
     say(&mut raw, id, &Done { digest: right });
     let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
-    assert_eq!(verdict, Verdict::Resend(crate::blobs::ranges(&[(0, 1)])), "one bad chunk is resent alone");
+    assert_eq!(
+        verdict,
+        Verdict::Resend(crate::blobs::ranges(&[(0, 1)])),
+        "one bad chunk is resent alone"
+    );
     send_chunk(&mut raw, id, 0, &chunk);
     say(&mut raw, id, &Done { digest: digest(&vec![7; 3 * MIB], DigestKind::ChunkList) });
     let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
@@ -99,7 +106,9 @@ fn a_wrong_digest_is_forgiven_once_and_then_ends_the_job_with_the_reason() {
     for with_worker in [false, true] {
         let worker = with_worker.then(|| world.worker(&[]));
         if with_worker {
-            world.until("a worker is there", |status| status["workers"].as_array().unwrap().len() == 1);
+            world.until("a worker is there", |status| {
+                status["workers"].as_array().unwrap().len() == 1
+            });
         }
         let mut raw = Raw::client(&world.leader, "raw");
         let (job, id, _) = upload(&mut raw, 2 * MIB);
@@ -111,8 +120,12 @@ fn a_wrong_digest_is_forgiven_once_and_then_ends_the_job_with_the_reason() {
             say(&mut raw, id, &Done { digest: wrong });
             let verdict = Verdict::decode(&next_of(&mut raw, Kind::Verdict).payload).unwrap();
             match verdict {
-                Verdict::Resend(ranges) if round == 0 => assert_eq!(ranges, crate::blobs::ranges(&[(0, 2)])),
-                Verdict::Failed { reason, .. } if round == 1 => assert_eq!(reason, Reason::BAD_DIGEST),
+                Verdict::Resend(ranges) if round == 0 => {
+                    assert_eq!(ranges, crate::blobs::ranges(&[(0, 2)]))
+                }
+                Verdict::Failed { reason, .. } if round == 1 => {
+                    assert_eq!(reason, Reason::BAD_DIGEST)
+                }
                 Verdict::Ok | Verdict::Resend(_) | Verdict::Failed { .. } => {
                     panic!("round {round}: {verdict:?}")
                 }
@@ -159,7 +172,9 @@ fn broken_transfers_leave_no_descriptor_open() {
     let file = world.noise("in.bin", 20 * MIB as u64);
     // The first file in the spool makes its directory, which stays open.
     let mut first = submit_files(&world.addr(), "digests", &[&file], &["--compress", "none"]);
-    first.wait_for("that it is queued", |line| line.contains(r#""event":"submitted""#).then_some(()));
+    first.wait_for("that it is queued", |line| {
+        line.contains(r#""event":"submitted""#).then_some(())
+    });
     let worker = world.worker(&[]);
     expect_digests(first, &[&file]);
     let settled = |process: &crate::procs::Proc| {

@@ -1,4 +1,5 @@
-//! A TCP relay between a peer and its leader that cuts connections, or holds them, after so many bytes, and counts what passes.
+//! A TCP relay between a peer and its leader that cuts connections, or holds them, after so many
+//! bytes, and counts what passes.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +20,6 @@ pub enum Way {
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Plan {
-    /// It lives.
     Free,
     /// It is cut when so many bytes have gone this way.
     Cut(Way, u64),
@@ -55,11 +55,15 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a port of its own. Each connection takes the next plan; those after the last plan live.
+    /// Listens on a port of its own. Each connection takes the next plan; those after the last plan
+    /// live.
     pub fn start(leader: u16, plans: impl IntoIterator<Item = Plan>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared { plans: Mutex::new(plans.into_iter().collect()), ..Shared::default() });
+        let shared = Arc::new(Shared {
+            plans: Mutex::new(plans.into_iter().collect()),
+            ..Shared::default()
+        });
         let (leader, of_thread) = (SocketAddr::from(([127, 0, 0, 1], leader)), Arc::clone(&shared));
         std::thread::spawn(move || {
             for peer in listener.incoming() {
@@ -157,7 +161,8 @@ fn pump(shared: &Shared, plan: Plan, way: Way, mut from: &TcpStream, mut to: &Tc
     }
 }
 
-/// Waits until what is held may go on; gives what came meanwhile, which windows limit. `None` if the connection ended.
+/// Waits until what is held may go on; gives what came meanwhile, which windows limit. `None` if
+/// the connection ended.
 fn wait(shared: &Shared, mut from: &TcpStream) -> Option<Vec<u8>> {
     from.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let (mut backlog, mut piece) = (Vec::new(), vec![0; 64 * 1024]);

@@ -1,5 +1,6 @@
-//! Receivers of chunks that pass through the leader while they come, at a real leader: one that goes away in the middle of a
-//! chunk, and one that does not read. Whatever they do, their sender is not held up, and the job gets the right bytes.
+//! Receivers of chunks that pass through the leader while they come, at a real leader: one that
+//! goes away in the middle of a chunk, and one that does not read. Whatever they do, their sender
+//! is not held up, and the job gets the right bytes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,8 +17,8 @@ use crate::through::{CHUNKS, content, send_until_it_ends};
 use crate::uploads::{chunk_frame, next_of, say, send_chunk, upload};
 use crate::world::{MIB, World};
 
-/// A worker is told of the blob and gives a window; when this returns, the leader has heard of it, and nothing else waits
-/// for the worker: the next chunk passes through.
+/// A worker is told of the blob and gives a window; when this returns, the leader has heard of it,
+/// and nothing else waits for the worker: the next chunk passes through.
 fn take_transfer(worker: &mut Raw, id: Uuid) {
     assert_eq!(next_of(worker, Kind::Open).msg_id, id);
     say(worker, id, &blobs::grant(8, &[]));
@@ -62,7 +63,8 @@ fn a_worker_that_goes_away_in_the_middle_of_a_chunk_leaves_the_job_to_another() 
     }
 }
 
-/// A connection that takes little before somebody reads: with segments this short the system keeps small buffers for it.
+/// A connection that takes little before somebody reads: with segments this short the system keeps
+/// small buffers for it.
 fn narrow(world: &World) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_tcp_mss(536).unwrap();
@@ -72,8 +74,8 @@ fn narrow(world: &World) -> TcpStream {
     socket.into()
 }
 
-/// A worker's end of a transfer, to its result: takes chunks and what is said about them, asks for what is missing, and
-/// says what it got. Gives how many chunks were taken back by the leader.
+/// A worker's end of a transfer, to its result: takes chunks and what is said about them, asks for
+/// what is missing, and says what it got. Gives how many chunks were taken back by the leader.
 fn receive(worker: &mut Raw, job: Uuid, id: Uuid) -> u32 {
     let mut chunks: Vec<Option<Vec<u8>>> = vec![None; CHUNKS];
     let (mut voided, mut started, mut is_whole) = (0, false, false);
@@ -108,7 +110,8 @@ fn receive(worker: &mut Raw, job: Uuid, id: Uuid) -> u32 {
 }
 
 #[test]
-fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one_chunk_and_no_more() {
+fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one_chunk_and_no_more()
+{
     let world = World::in_memory(&["--verify", "end"]);
     let content = content();
     let mut worker = Raw::on(narrow(&world)).hello_worker(Uuid::new_v4(), "job.assign.digests");
@@ -120,11 +123,12 @@ fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one
     let first = chunk_frame(id, 0, &content[..MIB]);
     let (most, rest) = first.split_at(3 * MIB / 4);
     client.stream.write_all(most).unwrap();
-    let status = world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
+    let status =
+        world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
     assert_eq!(status["leader"]["chunks_passed_through"], 0);
 
-    // Now it reads: its chunk has all its bytes, zeros for those that did not come, and then it hears that it is not to be
-    // used.
+    // Now it reads: its chunk has all its bytes, zeros for those that did not come, and then it
+    // hears that it is not to be used.
     let chunk = next_of(&mut worker, Kind::Chunk);
     let (head, sent) = ChunkHead::decode(&chunk.payload).unwrap();
     assert_eq!((head.offset, sent.len()), (0, MIB));
@@ -134,7 +138,10 @@ fn a_sender_that_stalls_behind_a_worker_that_does_not_read_costs_that_worker_one
     assert!(head.check_sent(crc32fast::hash(sent)).is_err());
     let void = worker.next().expect("the connection lives");
     assert_eq!(void.kind, Kind::Void);
-    assert_eq!(Void::decode(&void.payload).unwrap(), Void { offset: 0, reason: Reason::SOURCE_GONE });
+    assert_eq!(
+        Void::decode(&void.payload).unwrap(),
+        Void { offset: 0, reason: Reason::SOURCE_GONE }
+    );
 
     // The sender goes on. What is left of the chunk is nobody's, and all of it is asked for again.
     let receiving = std::thread::spawn(move || (receive(&mut worker, job, id), worker));

@@ -1,4 +1,5 @@
-//! Large results: the files that a job made and what it printed, to the client that waits and to one that comes later.
+//! Large results: the files that a job made and what it printed, to the client that waits and to
+//! one that comes later.
 
 use std::path::Path;
 
@@ -6,7 +7,8 @@ use crate::procs::{TempDir, heft};
 use crate::support::scaled;
 use crate::world::{MIB, World, assert_no_job_directory, eventually, job_of, sha256_of};
 
-/// What came of `makes`: the file has the digest that the program said, and all that it printed is there.
+/// What came of `makes`: the file has the digest that the program said, and all that it printed is
+/// there.
 fn assert_made(out: &Path, stdout: &str, stderr: &str, printed: usize) {
     let made = sha256_of(&out.join("made.bin"));
     assert!(stderr.contains(&made), "{made} is not in {stderr}");
@@ -21,7 +23,8 @@ fn archives_and_outputs_of_many_mebibytes_come_back_and_can_be_fetched_again() {
     let (archive, printed) = (scaled(20, 400) as usize * MIB, 8 * MIB);
     let (archive, printed_text) = (archive.to_string(), printed.to_string());
     let out = world.dir.join("out");
-    let args = ["submit", &world.addr(), "makes", "--out", out.to_str().unwrap(), "--output", "table"];
+    let args =
+        ["submit", &world.addr(), "makes", "--out", out.to_str().unwrap(), "--output", "table"];
     let (code, stdout, stderr) = heft(&[&args[..], &["--", &archive, &printed_text]].concat());
     assert_eq!(code, Some(0), "{stderr}");
     assert_made(&out, &stdout, &stderr, printed);
@@ -45,7 +48,8 @@ fn a_result_whose_client_is_gone_is_kept_and_fetched_by_another() {
     );
     let (archive, printed) = (20 * MIB, 8 * MIB);
     let (archive, printed_text) = (archive.to_string(), printed.to_string());
-    let mut submit = world.submit(&["late", "--", &archive, &printed_text, marker.to_str().unwrap()]);
+    let mut submit =
+        world.submit(&["late", "--", &archive, &printed_text, marker.to_str().unwrap()]);
     let job = job_of(&mut submit).to_string();
     eventually("the job runs", || marker.exists());
     let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
@@ -55,7 +59,8 @@ fn a_result_whose_client_is_gone_is_kept_and_fetched_by_another() {
     world.until("its client is gone", |status| {
         let ids = status["clients"].as_array().unwrap().iter();
         !ids.clone().any(|client| {
-            client["connections"] != 0 && client["id"].as_str().is_some_and(|id| id.starts_with("submit-"))
+            client["connections"] != 0
+                && client["id"].as_str().is_some_and(|id| id.starts_with("submit-"))
         })
     });
     std::fs::remove_dir(&marker).unwrap();
@@ -64,7 +69,8 @@ fn a_result_whose_client_is_gone_is_kept_and_fetched_by_another() {
     let (addr, dir) = (world.addr(), world.dir.0.clone());
     let fetch = |name: &str| {
         let out = dir.join(name);
-        let (code, stdout, stderr) = heft(&["result", "get", &addr, &job, "--out", out.to_str().unwrap()]);
+        let (code, stdout, stderr) =
+            heft(&["result", "get", &addr, &job, "--out", out.to_str().unwrap()]);
         assert_eq!(code, Some(0), "{stderr}");
         assert_made(&out, &stdout, &stderr, printed);
     };

@@ -1,5 +1,6 @@
-//! Lines that break before they have carried a chunk, over and over: what came of a chunk is kept, the next connection goes on with
-//! it, and so the transfer ends. A break costs no more than the piece that it fell into.
+//! Lines that break before they have carried a chunk, over and over: what came of a chunk is kept,
+//! the next connection goes on with it, and so the transfer ends. A break costs no more than the
+//! piece that it fell into.
 
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use crate::procs::Worker;
 use crate::proxy::{Plan, Proxy, Way};
 use crate::support::scaled;
 use crate::world::{
-    MAKES, MIB, World, assert_no_job_directory, expect_digests, sha256_of, submit_at, submit_files, worker_at,
+    MAKES, MIB, World, assert_no_job_directory, expect_digests, sha256_of, submit_at, submit_files,
+    worker_at,
 };
 
 /// What a connection carries before it breaks: less than a third of a chunk.
@@ -16,7 +18,8 @@ const CARRIES: u64 = 300 << 10;
 /// What a break may cost: the piece that it fell into, what was read by nobody, and a few hellos.
 const BREAK_COSTS: u64 = 96 << 10;
 
-/// A job's result goes to its client with every connection, and with it the end of what the job printed.
+/// A job's result goes to its client with every connection, and with it the end of what the job
+/// printed.
 const RESULT_COSTS: u64 = 64 << 10;
 
 /// More than what stands in the job's own frame.
@@ -35,7 +38,8 @@ fn breaks_max() -> u64 {
     6 * size() / CARRIES
 }
 
-/// A chunk that passed through when its sender went away is lost once; then no more of that blob pass through.
+/// A chunk that passed through when its sender went away is lost once; then no more of that blob
+/// pass through.
 fn assert_cheap(line: &Proxy, way: Way, blob: u64, break_costs: u64) {
     let (sent, breaks) = (line.bytes(way), line.cuts());
     assert!(breaks >= blob / CARRIES && breaks < breaks_max(), "{line:?}");
@@ -50,7 +54,8 @@ fn an_input_gets_to_a_worker_whose_line_never_lasts_for_a_chunk() {
     let worker = worker_at(line.port, &[]);
     let file = world.noise("in.bin", size());
     let runs = world.path("runs");
-    let submit = submit_files(&world.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
+    let submit =
+        submit_files(&world.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
     expect_digests(submit, &[&file]);
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n");
     assert_cheap(&line, Way::FromLeader, size(), BREAK_COSTS);
@@ -65,7 +70,8 @@ fn an_input_gets_away_from_a_client_whose_line_never_lasts_for_a_chunk() {
     let worker = world.worker(&[]);
     let file = world.noise("in.bin", size());
     let runs = world.path("runs");
-    let submit = submit_files(&line.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
+    let submit =
+        submit_files(&line.addr(), "digests", &[&file], &["--compress", "none", "--", &runs]);
     expect_digests(submit, &[&file]);
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n");
     assert_cheap(&line, Way::ToLeader, size(), BREAK_COSTS);

@@ -1,5 +1,6 @@
-//! Chunks that pass through the leader while they come, at a real leader: damage, a sender that breaks off or falls silent
-//! in the middle of a chunk. Whatever happens, the worker's connection lives and the job gets the right bytes.
+//! Chunks that pass through the leader while they come, at a real leader: damage, a sender that
+//! breaks off or falls silent in the middle of a chunk. Whatever happens, the worker's connection
+//! lives and the job gets the right bytes.
 
 use std::io::Write;
 
@@ -27,7 +28,8 @@ fn world(verify: &str) -> (World, impl Sized) {
     (world, worker)
 }
 
-/// Sends what is asked for again until the job has ended; gives how often which chunk was asked for.
+/// Sends what is asked for again until the job has ended; gives how often which chunk was asked
+/// for.
 pub fn send_until_it_ends(raw: &mut Raw, id: Uuid, content: &[u8]) -> Vec<u32> {
     let done = Done { digest: digest(content, DigestKind::ChunkList) };
     say(raw, id, &done);
@@ -90,7 +92,10 @@ fn a_chunk_that_passes_through_damaged_is_found_and_resent_alone() {
         }
         // A worker that still stores the bad one when the good one comes asks once more.
         let asked = send_until_it_ends(&mut raw, id, &content);
-        assert!(!asked.is_empty() && asked.iter().all(|index| *index == 2), "--verify {verify}: {asked:?}");
+        assert!(
+            !asked.is_empty() && asked.iter().all(|index| *index == 2),
+            "--verify {verify}: {asked:?}"
+        );
         let through = if verify == "end" { CHUNKS as u64 - 1 } else { 0 };
         let passed = world.status()["leader"]["chunks_passed_through"].as_u64().unwrap();
         assert!(passed >= through, "--verify {verify}: {passed} passed through");
@@ -109,7 +114,8 @@ fn a_sender_that_falls_silent_in_the_middle_of_a_chunk_does_not_hold_up_its_work
     let second = chunk_frame(id, 1, &content[MIB..2 * MIB]);
     let (half, rest) = second.split_at(MIB / 2);
     raw.stream.write_all(half).unwrap();
-    // Somebody else's small job runs at the same worker meanwhile: the worker's connection is not blocked.
+    // Somebody else's small job runs at the same worker meanwhile: the worker's connection is not
+    // blocked.
     let small = world.noise("small.bin", 10);
     world.run(&[&small], &[]);
     world.until("the chunk is given up", |status| status["leader"]["chunks_voided"] == 1);
@@ -140,7 +146,9 @@ fn a_sender_that_breaks_off_in_the_middle_of_a_chunk_goes_on_and_the_worker_noti
     let mut raw = Raw::client(&world.leader, "raw");
     let held = upload_of(&mut raw, job, content.len()).1;
     assert!(held.held.indices().any(|index| index == 0), "what has come is not asked for again");
-    for index in (0..CHUNKS).filter(|index| !held.held.indices().any(|held| held as usize == *index)) {
+    for index in
+        (0..CHUNKS).filter(|index| !held.held.indices().any(|held| held as usize == *index))
+    {
         send_chunk(&mut raw, id, index * MIB, &content[index * MIB..(index + 1) * MIB]);
     }
     let asked = send_until_it_ends(&mut raw, id, &content);

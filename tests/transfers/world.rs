@@ -17,19 +17,20 @@ use crate::noise::Noise;
 pub use crate::procs::eventually;
 use crate::procs::{Leader, PATIENCE, Proc, TempDir, Worker, heft};
 
-/// A program that says what it was given. Its first argument, if any, is a file that gets a line for each run.
+/// A program that says what it was given. Its first argument, if any, is a file that gets a line
+/// for each run.
 pub const DIGESTS: &str = r#"[ -n "$1" ] && echo run >> "$1"
 for f in *; do [ -f "$f" ] && echo "$f $(sha256sum < "$f" | cut -d' ' -f1)"; done
 exit 0"#;
 
-/// A program that waits, the first time it runs, until the directory of its first argument is gone; then says what it was
-/// given.
+/// A program that waits, the first time it runs, until the directory of its first argument is gone;
+/// then says what it was given.
 pub const HOLDS: &str = r#"if mkdir "$1" 2>/dev/null; then while [ -d "$1" ]; do sleep 0.02; done; fi
 for f in *; do [ -f "$f" ] && echo "$f $(sha256sum < "$f" | cut -d' ' -f1)"; done
 exit 0"#;
 
-/// A program that makes a file of as many bytes as its first argument says, prints as many as its second, and says what the
-/// file hashes to on its standard error.
+/// A program that makes a file of as many bytes as its first argument says, prints as many as its
+/// second, and says what the file hashes to on its standard error.
 pub const MAKES: &str = r#"head -c "$1" /dev/urandom > made.bin
 head -c "$2" /dev/zero | tr '\0' 'p'
 sha256sum < made.bin | cut -d' ' -f1 >&2"#;
@@ -51,7 +52,8 @@ impl World {
         World { leader, dir, args: all }
     }
 
-    /// One of which nothing outlives it, for what only such a one does: the lane, and a spool that empties itself.
+    /// One of which nothing outlives it, for what only such a one does: the lane, and a spool that
+    /// empties itself.
     pub fn in_memory(args: &[&str]) -> World {
         World::start(&[&["--durability", "memory"], args].concat())
     }
@@ -105,7 +107,8 @@ impl World {
         }
     }
 
-    /// Nothing is under way, and nothing is left of what was: no job, buffer, promise, file. Results may be kept: so many blobs.
+    /// Nothing is under way, and nothing is left of what was: no job, buffer, promise, file.
+    /// Results may be kept: so many blobs.
     pub fn assert_idle(&self, blobs_kept: u64) {
         self.until("nothing is under way", |status| {
             let (leader, jobs) = (&status["leader"], &status["jobs"]);
@@ -119,7 +122,8 @@ impl World {
                 && status["workers"].as_array().unwrap().iter().all(free)
         });
         if blobs_kept == 0 {
-            // They are removed by a thread of their own, a moment after the leader has forgotten them.
+            // They are removed by a thread of their own, a moment after the leader has forgotten
+            // them.
             eventually("no blob has a file", || self.blob_files().is_empty());
         }
     }
@@ -147,7 +151,8 @@ impl World {
 
 /// Makes a file that does not compress, in a directory.
 pub fn noise_in(dir: &TempDir, name: &str, bytes: u64) -> Sent {
-    let seed = u64::from_le_bytes(chunking::digest::blake3(name.as_bytes())[..8].try_into().unwrap());
+    let seed =
+        u64::from_le_bytes(chunking::digest::blake3(name.as_bytes())[..8].try_into().unwrap());
     let mut noise = Noise::new(seed);
     file_in(dir, name, bytes, move |chunk| noise.fill(chunk))
 }
@@ -195,7 +200,8 @@ pub struct Sent {
     pub sha256: String,
 }
 
-/// `heft submit` with its standard error on its output: events as JSON, the job's own output as it is.
+/// `heft submit` with its standard error on its output: events as JSON, the job's own output as it
+/// is.
 pub fn submit_at(addr: &str, args: &[&str]) -> Proc {
     let mut command = Command::new("sh");
     command.args(["-c", r#"exec "$0" "$@" 2>&1"#, env!("CARGO_BIN_EXE_heft"), "submit", addr]);
@@ -224,7 +230,12 @@ pub fn expect_digests(submit: Proc, files: &[&Sent]) {
     assert_eq!(code, Some(0), "{lines:#?}");
     let said: BTreeMap<&str, &str> = lines.iter().filter_map(|line| line.split_once(' ')).collect();
     for file in files {
-        assert_eq!(said.get(file.name.as_str()), Some(&file.sha256.as_str()), "{}: {lines:#?}", file.name);
+        assert_eq!(
+            said.get(file.name.as_str()),
+            Some(&file.sha256.as_str()),
+            "{}: {lines:#?}",
+            file.name
+        );
     }
     let digests = lines.iter().filter(|line| !line.starts_with('{') && line.contains(' ')).count();
     assert_eq!(digests, files.len(), "nothing else and nothing twice: {lines:#?}");

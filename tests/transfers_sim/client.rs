@@ -1,5 +1,5 @@
-//! A simulated client: it submits jobs, sends their inputs, takes their results, and comes back after a break as the real
-//! one does. A rogue one does what no client should.
+//! A simulated client: it submits jobs, sends their inputs, takes their results, and comes back
+//! after a break as the real one does. A rogue one does what no client should.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use chunking::{ChunkHead, DigestKind, Kind};
 use heft::core::ids::ConnId;
 use heft::model::blob_id;
 use heft::model::{
-    Announcement, BlobRef, ClientConfig, Deliver, InputFile, JobRequest, JobResult, JobStatus, JsonModel,
+    Announcement, BlobRef, ClientConfig, Deliver, InputFile, JobRequest, JobResult, JobStatus,
+    JsonModel,
 };
 use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
@@ -70,9 +71,16 @@ fn size(random: &mut Random) -> u64 {
 }
 
 impl SimClient {
-    pub(crate) fn new(number: u64, jobs: u64, random: &mut Random, rogue: bool, lying: bool) -> Self {
+    pub(crate) fn new(
+        number: u64,
+        jobs: u64,
+        random: &mut Random,
+        rogue: bool,
+        lying: bool,
+    ) -> Self {
         let name = format!("client-{number}");
-        let jobs = (0..jobs).map(|job| Job::new(&name, number * 1000 + job + 1, random, lying)).collect();
+        let jobs =
+            (0..jobs).map(|job| Job::new(&name, number * 1000 + job + 1, random, lying)).collect();
         SimClient {
             number: number as usize,
             name,
@@ -94,7 +102,11 @@ impl SimClient {
 
     /// Chunks that its jobs have.
     pub(crate) fn chunks_needed(&self) -> u64 {
-        self.jobs.iter().flat_map(|job| &job.sendings).map(|sending| u64::from(sending.plan().count())).sum()
+        self.jobs
+            .iter()
+            .flat_map(|job| &job.sendings)
+            .map(|sending| u64::from(sending.plan().count()))
+            .sum()
     }
 
     pub(crate) fn connected(&mut self, conn: ConnId, ctx: &mut Ctx<'_>) {
@@ -105,8 +117,15 @@ impl SimClient {
             features: heft::conn::FEATURES.names().map(str::to_owned).collect(),
             name: None,
         };
-        let config = ClientConfig { client_id: self.name.clone(), desired_parallelism: 3, heft: Some(heft) };
-        ctx.out.push(json_frame(Kind::HelloClient, Uuid::nil(), Uuid::nil(), &self.name, &config.to_json()));
+        let config =
+            ClientConfig { client_id: self.name.clone(), desired_parallelism: 3, heft: Some(heft) };
+        ctx.out.push(json_frame(
+            Kind::HelloClient,
+            Uuid::nil(),
+            Uuid::nil(),
+            &self.name,
+            &config.to_json(),
+        ));
     }
 
     pub(crate) fn lost(&mut self) {
@@ -124,7 +143,13 @@ impl SimClient {
             return;
         }
         job.submitted = true;
-        ctx.out.push(json_frame(Kind::SubmitJob, job.id, Uuid::nil(), "job.submit.x", &job.request));
+        ctx.out.push(json_frame(
+            Kind::SubmitJob,
+            job.id,
+            Uuid::nil(),
+            "job.submit.x",
+            &job.request,
+        ));
         ctx.out.extend(job.sendings.iter_mut().map(Sending::connected));
     }
 
@@ -152,7 +177,10 @@ impl SimClient {
                         let offset = ctx.random.below(u64::from(sending.plan().count())) * CHUNK;
                         ctx.seen.voids += 1;
                         ctx.out.push(out);
-                        return Some(say(sending.id, &Void { offset, reason: Reason::SOURCE_GONE }));
+                        return Some(say(
+                            sending.id,
+                            &Void { offset, reason: Reason::SOURCE_GONE },
+                        ));
                     }
                 }
                 return Some(out);
@@ -202,11 +230,16 @@ impl SimClient {
             Kind::Refused => {
                 let refused: Refused = frame.read();
                 let number = self.jobs.iter().position(|job| job.id == id && job.ending.is_none());
-                if let Some((number, job)) = number.and_then(|at| Some((at, self.jobs.get_mut(at)?))) {
+                if let Some((number, job)) =
+                    number.and_then(|at| Some((at, self.jobs.get_mut(at)?)))
+                {
                     if [Reason::DISK_FULL, Reason::BUSY].contains(&refused.reason) {
-                        // It comes again when the disk may have room, or what was of it before is gone.
+                        // It comes again when the disk may have room, or what was of it before is
+                        // gone.
                         job.submitted = false;
-                        return ctx.wakes.push((ctx.now + SECOND, Wake::Submits(self.number, number)));
+                        return ctx
+                            .wakes
+                            .push((ctx.now + SECOND, Wake::Submits(self.number, number)));
                     }
                     job.end(Ending::Refused(refused.reason, refused.text.as_str().to_owned()));
                 }
@@ -222,7 +255,8 @@ impl SimClient {
                 }
             }
             Kind::Piece => {
-                let piece = Piece::decode(&frame.payload).ok().filter(|_| self.arriving.contains_key(&id));
+                let piece =
+                    Piece::decode(&frame.payload).ok().filter(|_| self.arriving.contains_key(&id));
                 if let Some(chunk) = piece.and_then(|piece| self.parts.piece(id, &piece)) {
                     self.on_chunk(&chunk, ctx);
                 }
@@ -267,7 +301,8 @@ impl SimClient {
             return ctx.out.push(say(id, &Verdict::Failed { reason, text }));
         };
         job.gone.remove(&id);
-        // The first attempt at another leader has the ids of the first one here, and need not give the same.
+        // The first attempt at another leader has the ids of the first one here, and need not give
+        // the same.
         let is_same = |held: &&mut (Uuid, Purpose, Receiving)| held.2.open.size == open.size;
         if let Some((_, _, receiving)) = self.arriving.get_mut(&id).filter(is_same) {
             ctx.seen.resumed += u64::from(receiving.held_chunks() > 0);
@@ -283,7 +318,10 @@ impl SimClient {
     }
 
     fn on_result(&mut self, id: Uuid, payload: &[u8], ctx: &mut Ctx<'_>) {
-        let Some(job) = self.jobs.iter_mut().find(|job| job.id == id && job.ending.is_none()) else { return };
+        let Some(job) = self.jobs.iter_mut().find(|job| job.id == id && job.ending.is_none())
+        else {
+            return;
+        };
         let result = JobResult::parse(payload).unwrap();
         let parts = [&result.archive, &result.stdout_blob, &result.stderr_blob];
         let parts: Vec<Uuid> = parts.into_iter().flatten().map(|part| part.id).collect();
@@ -293,7 +331,10 @@ impl SimClient {
 
     /// Ends a job whose result and parts are here.
     fn settle(&mut self, id: Uuid, ctx: &mut Ctx<'_>) {
-        let Some(job) = self.jobs.iter_mut().find(|job| job.id == id && job.ending.is_none()) else { return };
+        let Some(job) = self.jobs.iter_mut().find(|job| job.id == id && job.ending.is_none())
+        else {
+            return;
+        };
         let Some((result, parts)) = &job.result else { return };
         let mut missing = Vec::new();
         for part in parts {

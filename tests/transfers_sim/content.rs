@@ -1,4 +1,5 @@
-//! What blobs hold: bytes that follow from a blob's id, so that nobody has to keep them, and their checksums.
+//! What blobs hold: bytes that follow from a blob's id, so that nobody has to keep them, and their
+//! checksums.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
@@ -16,7 +17,9 @@ const STEP: usize = 4099;
 
 fn noise() -> &'static Bytes {
     static NOISE: OnceLock<Bytes> = OnceLock::new();
-    NOISE.get_or_init(|| crate::noise::noise(CHUNK_BYTES_MAX as usize + STEP * PLACES as usize, 1).into())
+    NOISE.get_or_init(|| {
+        crate::noise::noise(CHUNK_BYTES_MAX as usize + STEP * PLACES as usize, 1).into()
+    })
 }
 
 fn place(blob: Uuid, index: u32) -> usize {
@@ -36,15 +39,23 @@ pub(crate) fn head(blob: Uuid, plan: &ChunkPlan, index: u32) -> ChunkHead {
     let mut crcs = CRCS.get_or_init(Mutex::default).lock().unwrap();
     let known = crcs.entry((place(blob, index), len));
     let crc = *known.or_insert_with(|| ChunkHead::plain(0, &chunk(blob, index, len)).crc_raw);
-    ChunkHead { offset: plan.offset_of(index), raw_len: len, crc_sent: crc, crc_raw: crc, codec: Codec::None }
+    ChunkHead {
+        offset: plan.offset_of(index),
+        raw_len: len,
+        crc_sent: crc,
+        crc_raw: crc,
+        codec: Codec::None,
+    }
 }
 
-/// The digest of a blob. Full digests are stood in for: what matters is whether both ends have the same.
+/// The digest of a blob. Full digests are stood in for: what matters is whether both ends have the
+/// same.
 pub(crate) fn digest(blob: Uuid, plan: &ChunkPlan, kind: DigestKind) -> Digest {
     match kind {
         DigestKind::ChunkList => {
             let mut crcs = ChunkCrcs::default();
-            (0..plan.count()).for_each(|index| crcs.insert(plan, index, head(blob, plan, index).crc_raw));
+            (0..plan.count())
+                .for_each(|index| crcs.insert(plan, index, head(blob, plan, index).crc_raw));
             crcs.digest(plan)
         }
         DigestKind::Sha256 | DigestKind::Blake3 => Digest { kind, bytes: blake3(blob.as_bytes()) },

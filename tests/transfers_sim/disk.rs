@@ -45,7 +45,11 @@ impl Disk {
                 if self.failing > 0 {
                     self.failing -= 1;
                     seen.disk_faults += 1;
-                    return Some(DiskDone::Written { blob, index, result: Err("no space left".into()) });
+                    return Some(DiskDone::Written {
+                        blob,
+                        index,
+                        result: Err("no space left".into()),
+                    });
                 }
                 seen.spooled += 1;
                 file.insert(index, Bytes::copy_from_slice(&bytes));

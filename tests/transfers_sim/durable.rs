@@ -1,5 +1,6 @@
-//! A leader whose records and blobs outlive it, over a disk that loses what was not synced: the store beneath it is the real
-//! one. After every end of the leader what clients had heard to be taken, or to have ended, is there.
+//! A leader whose records and blobs outlive it, over a disk that loses what was not synced: the
+//! store beneath it is the real one. After every end of the leader what clients had heard to be
+//! taken, or to have ended, is there.
 
 use std::sync::Arc;
 
@@ -50,19 +51,21 @@ impl Kept {
         epoch: u64,
     ) -> Result<(Self, Leader, State), String> {
         let shared: Arc<dyn Disk> = disk.shared();
-        let opened =
-            store::open(&shared, 0, Uuid::from_u128(7), SEGMENT_BYTES).map_err(|error| error.to_string())?;
+        let opened = store::open(&shared, 0, Uuid::from_u128(7), SEGMENT_BYTES)
+            .map_err(|error| error.to_string())?;
         let Opened { journal, replay, owner, blobs, requests } = opened;
         let files = BlobFiles::durable(shared, owner, "0").map_err(|error| error.to_string())?;
         let files = files.keeping(config.relay.disk_reserve);
         let state = replay.state.clone();
         let recovered = Recovered { replay, blobs, requests };
         let leader = Leader::recover(config.clone(), Micros(now), ids(epoch), recovered);
-        let kept = Kept { disk: disk.clone(), journal, files, operations: Vec::new(), is_due: false };
+        let kept =
+            Kept { disk: disk.clone(), journal, files, operations: Vec::new(), is_due: false };
         Ok((kept, leader, state))
     }
 
-    /// The same disk, after its machine or its process ended; sometimes that happens again while it is read.
+    /// The same disk, after its machine or its process ended; sometimes that happens again while it
+    /// is read.
     fn reopen(
         disk: &SimDisk,
         config: &LeaderConfig,
@@ -88,7 +91,8 @@ impl Kept {
 
     /// Files that belong to a blob.
     pub(crate) fn blob_files(&self) -> usize {
-        let is_blob = |path: &&String| path.starts_with("blobs/") && !path.starts_with("blobs/free-");
+        let is_blob =
+            |path: &&String| path.starts_with("blobs/") && !path.starts_with("blobs/free-");
         self.disk.tree().keys().filter(is_blob).count()
     }
 }
@@ -109,7 +113,9 @@ impl World {
     }
 
     pub(crate) fn log(&mut self, operation: LogOp) {
-        let Some(kept) = &mut self.kept else { panic!("nothing outlives this leader: {operation:?}") };
+        let Some(kept) = &mut self.kept else {
+            panic!("nothing outlives this leader: {operation:?}")
+        };
         kept.operations.push(operation);
         if !std::mem::replace(&mut kept.is_due, true) {
             let takes = [100, 2_000, 30_000][self.random.below(3) as usize];
@@ -181,7 +187,8 @@ impl World {
         (!kept.disk.is_dead()).then_some(done)
     }
 
-    /// The leader of a world in which things outlive it ends, or its machine does, and it is started again.
+    /// The leader of a world in which things outlive it ends, or its machine does, and it is
+    /// started again.
     pub(crate) fn restart(&mut self) -> Option<Leader> {
         let kept = self.kept.take()?;
         let disk = kept.disk.clone();
@@ -190,7 +197,8 @@ impl World {
             true => disk.power_loss(),
             false => disk.kill(),
         }
-        let (kept, leader, state) = Kept::reopen(&disk, &self.config, self.now, self.epoch, &mut self.random);
+        let (kept, leader, state) =
+            Kept::reopen(&disk, &self.config, self.now, self.epoch, &mut self.random);
         self.kept = Some(kept);
         self.check_kept(&state);
         self.set_trap();
@@ -215,14 +223,15 @@ impl World {
         if !is_roomy || self.faults.disk_reads {
             return;
         }
-        let jobs = self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs);
+        let jobs =
+            self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs);
         for job in jobs.filter(|job| job.acknowledged && !job.lies) {
             let found = state.job(heft::core::ids::JobId(job.id));
             if self.faults.disk_writes
                 && found.is_none_or(|found| found.is_announced() || job.ending.is_some())
             {
-                // Results that were sent make room on a disk that is full, and a client that did not get its own submits the job
-                // again.
+                // Results that were sent make room on a disk that is full, and a client that did
+                // not get its own submits the job again.
                 continue;
             }
             let Some(found) = found else { panic!("job {} was acknowledged and is gone", job.id) };

@@ -1,5 +1,5 @@
-//! The ends of transfers, for clients and workers alike: the pure halves of `heft::transfer` over contents that follow
-//! from ids.
+//! The ends of transfers, for clients and workers alike: the pure halves of `heft::transfer` over
+//! contents that follow from ids.
 
 use bytes::Bytes;
 use chunking::message::{Body, Done, Grant, Open, OpenFlags, Piece, Purpose, Reason, Verdict};
@@ -111,14 +111,20 @@ impl Sending {
             match work {
                 Work::Digest { .. } => {}
                 Work::Send { index, .. } => {
-                    let (head, len) = (content::head(self.id, &self.plan, index), self.plan.len_of(index));
+                    let (head, len) =
+                        (content::head(self.id, &self.plan, index), self.plan.len_of(index));
                     let from = self.outgoing.goes_on_from(&head, len as usize);
                     self.went_on += u64::from(from > 0);
                     // Some as if the line were slow.
                     if from == 0 && index % 3 != 2 {
                         return Some(self.chunk(index));
                     }
-                    return Some(pieces(self.id, head, &content::chunk(self.id, index, len), from as usize));
+                    return Some(pieces(
+                        self.id,
+                        head,
+                        &content::chunk(self.id, index, len),
+                        from as usize,
+                    ));
                 }
             }
         }
@@ -145,7 +151,9 @@ impl Sending {
 
     pub(crate) fn on_verdict(&mut self, verdict: &Verdict) {
         match verdict {
-            Verdict::Failed { reason, text } => self.failed = Some((*reason, text.as_str().to_owned())),
+            Verdict::Failed { reason, text } => {
+                self.failed = Some((*reason, text.as_str().to_owned()))
+            }
             Verdict::Resend(_) => self.arrived = false,
             Verdict::Ok => {}
         }
@@ -193,8 +201,10 @@ impl Receiving {
         match self.incoming.check(&chunk.head, len) {
             Arrival::Wanted { index } => {
                 let head = &chunk.head;
-                let grant = if head.check_sent(chunk.crc()).is_ok() && head.crc_raw == head.crc_sent {
-                    // A flipped bit in the head may bring a chunk to another's place; the digest finds that.
+                let grant = if head.check_sent(chunk.crc()).is_ok() && head.crc_raw == head.crc_sent
+                {
+                    // A flipped bit in the head may bring a chunk to another's place; the digest
+                    // finds that.
                     if chunk.bytes == content::chunk(self.id, index, len) {
                         self.right.insert(index);
                     } else {
@@ -272,9 +282,13 @@ pub(crate) fn json_frame(kind: Kind, id: Uuid, corr: Uuid, subject: &str, payloa
 pub(crate) fn describe(out: &Out) -> String {
     match out {
         Out::Frame(bytes) => {
-            let mut decoder = chunking::Decoder::speaking(Generation::F2, chunking::InboundLimits::DIALLED);
-            let Ok(Some(frame)) = decoder.poll_frame(&mut &bytes[..]) else { return "no frame".to_owned() };
-            let message = frame.head.kind().ok().map(|kind| chunking::Message::decode(kind, frame.payload));
+            let mut decoder =
+                chunking::Decoder::speaking(Generation::F2, chunking::InboundLimits::DIALLED);
+            let Ok(Some(frame)) = decoder.poll_frame(&mut &bytes[..]) else {
+                return "no frame".to_owned();
+            };
+            let message =
+                frame.head.kind().ok().map(|kind| chunking::Message::decode(kind, frame.payload));
             format!("{:?} {} {message:?}", frame.head.kind(), frame.head.msg_id)
         }
         Out::Pieces(bytes) => format!("pieces in {} bytes", bytes.len()),

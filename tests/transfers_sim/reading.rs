@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use chunking::InboundLimits;
 use heft::core::ids::ConnId;
-use heft::leader::{Arrival, ChunkPlace, Memory, Passed};
+use heft::leader::{Arrival, ChunkPlace, Memory, Spliced};
 use heft::wire::{Inlet, Step};
 
 use super::{Dir, Inbound, Who, World};
@@ -11,7 +11,8 @@ use super::{Dir, Inbound, Who, World};
 impl World {
     /// Lets one end read up to so many bytes.
     pub(crate) fn read(&mut self, id: ConnId, dir: Dir, bytes: usize) {
-        let Some(mut inlet) = self.conns.get_mut(&id).and_then(|conn| conn.inlets[dir as usize].take())
+        let Some(mut inlet) =
+            self.conns.get_mut(&id).and_then(|conn| conn.inlets[dir as usize].take())
         else {
             return;
         };
@@ -32,7 +33,7 @@ impl World {
         let mut filled = 0;
         for slice in &mut inlet.room() {
             let len = slice.len().min(*left);
-            let read = conn.lanes[dir as usize].read(&mut slice[..len]);
+            let read = conn.pipes[dir as usize].read(&mut slice[..len]);
             *left -= read;
             filled += read;
             if read < slice.len() {
@@ -69,8 +70,9 @@ impl World {
                 }
                 Ok(Step::Chunk(start)) => {
                     let conns = &self.conns;
-                    let is_free =
-                        |to: ConnId| conns.get(&to).is_some_and(|to| !to.closing && to.lanes[1].is_free());
+                    let is_free = |to: ConnId| {
+                        conns.get(&to).is_some_and(|to| !to.closing && to.pipes[1].is_free())
+                    };
                     let place = match self.leader.chunk_starts(now, id, &start, is_free) {
                         Arrival::Here(place) => place,
                         Arrival::Waits { check } => {
@@ -84,23 +86,23 @@ impl World {
                             continue;
                         }
                     };
-                    let ChunkPlace { memory, check, through } = place;
+                    let ChunkPlace { memory, check, splice_to } = place;
                     self.work_off();
-                    if let Some(to) = through {
+                    if let Some(to) = splice_to {
                         self.conns.get_mut(&id).unwrap().passing = Some((start, to));
                         if self.faults.voids && self.random.chance(5) {
                             self.seen.stalls += 1;
                             drop(memory);
                             inlet.skip();
-                            self.ends_passing(id, Passed::Stalled, None);
+                            self.ends_splice(id, Spliced::Stalled, None);
                             continue;
                         }
                     }
                     take(inlet, memory, check);
                 }
                 Ok(Step::Came(chunk)) => {
-                    self.conns.get_mut(&id).unwrap().lanes[0].chunks_came += 1;
-                    if !self.ends_passing(id, Passed::Whole, Some(chunk.bytes.clone())) {
+                    self.conns.get_mut(&id).unwrap().pipes[0].chunks_came += 1;
+                    if !self.ends_splice(id, Spliced::Whole, Some(chunk.bytes.clone())) {
                         self.leader.chunk(now, id, chunk);
                     }
                 }
@@ -119,15 +121,15 @@ impl World {
         }
     }
 
-    /// A chunk that passes through ends: with its bytes, or with zeros instead.
-    pub(crate) fn ends_passing(&mut self, id: ConnId, how: Passed, bytes: Option<Bytes>) -> bool {
+    /// A chunk on the splice path ends: with its bytes, or with zeros instead.
+    pub(crate) fn ends_splice(&mut self, id: ConnId, how: Spliced, bytes: Option<Bytes>) -> bool {
         let Some((start, to)) = self.conns.get_mut(&id).and_then(|conn| conn.passing.take()) else {
             return false;
         };
         let mut bytes = bytes.unwrap_or_else(|| vec![0; start.sent_len as usize].into());
         self.may_flip(&mut bytes);
         if let Some(to) = self.conns.get_mut(&to) {
-            to.lanes[1].fill_place(bytes);
+            to.pipes[1].fill_place(bytes);
         }
         self.leader.chunk_spliced(self.micros(), id, &start, how);
         self.leader_flows(to);
@@ -140,7 +142,8 @@ impl World {
             match inlet.poll() {
                 Ok(Step::Frame(_, frame)) => {
                     let (kind, msg_id) = (frame.head.kind().unwrap(), frame.head.msg_id);
-                    let heard = Inbound { kind, msg_id, payload: Bytes::copy_from_slice(frame.payload) };
+                    let heard =
+                        Inbound { kind, msg_id, payload: Bytes::copy_from_slice(frame.payload) };
                     self.with_peer(id, |peers, ctx| match who {
                         Who::Client(number) => peers.clients[number].on_frame(&heard, ctx),
                         Who::Worker(number) => peers.workers[number].on_frame(&heard, ctx),
@@ -148,7 +151,7 @@ impl World {
                 }
                 Ok(Step::Chunk(_)) => inlet.take(self.pool.take().unwrap()),
                 Ok(Step::Came(chunk)) => {
-                    self.conns.get_mut(&id).unwrap().lanes[1].chunks_came += 1;
+                    self.conns.get_mut(&id).unwrap().pipes[1].chunks_came += 1;
                     self.with_peer(id, |peers, ctx| match who {
                         Who::Client(number) => peers.clients[number].on_chunk(&chunk, ctx),
                         Who::Worker(number) => peers.workers[number].on_chunk(&chunk, ctx),

@@ -1,4 +1,5 @@
-//! What has to be so when a world is over: each job has the end it should have, no more moved than had to, and nothing is left.
+//! What has to be so when a world is over: each job has the end it should have, no more moved than
+//! had to, and nothing is left.
 
 use bytes::Bytes;
 use chunking::message::{Ask, Reason};
@@ -14,7 +15,9 @@ impl World {
     pub(crate) fn judge(&mut self) {
         let faults = &self.faults;
         let is_roomy = self.config.relay.spool_bytes_max >= 1 << 30;
-        for job in self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs) {
+        for job in
+            self.clients.iter().filter(|client| !client.rogue).flat_map(|client| &client.jobs)
+        {
             let Some(ending) = &job.ending else { continue };
             assert_eq!(job.results, 1, "job {}", job.id);
             match ending {
@@ -22,17 +25,20 @@ impl World {
                 // Workers that are away, or go, have their say in what becomes of it.
                 _ if job.to_all => {}
                 _ if job.lies => self.seen.refused += 1,
-                // A digest that is wrong is with the job from when it was taken, and a leader that was started again does not
-                // know who doubted it.
+                // A digest that is wrong is with the job from when it was taken, and a leader that
+                // was started again does not know who doubted it.
                 _ if self.kept.is_some() && faults.lying => self.seen.refused += 1,
-                // There was no room, and the result, which had been sent, was being forgotten when its client came back for it.
+                // There was no room, and the result, which had been sent, was being forgotten when
+                // its client came back for it.
                 Ending::Parts(_) | Ending::Refused(Reason::UNKNOWN, _)
                     if self.kept.is_some() && (faults.disk_writes || !is_roomy) =>
                 {
                     self.seen.refused += 1
                 }
                 // Its inputs are more than the leader may keep.
-                Ending::Refused(Reason::TOO_LARGE, _) if self.kept.is_some() => self.seen.refused += 1,
+                Ending::Refused(Reason::TOO_LARGE, _) if self.kept.is_some() => {
+                    self.seen.refused += 1
+                }
                 _ if faults.disk_reads => self.seen.refused += 1,
                 other => panic!("job {} ended with {other:?}; {faults:?}", job.id),
             }
@@ -46,7 +52,10 @@ impl World {
         if self.only_cuts && self.seen.reassigned == 0 {
             self.seen.only_cuts += 1;
             let lost = self.chunks_lost + self.conns.values().map(Conn::on_the_way).sum::<u64>();
-            assert!(sent <= needed + lost, "{sent} chunks were sent; {needed} are needed, {lost} were lost");
+            assert!(
+                sent <= needed + lost,
+                "{sent} chunks were sent; {needed} are needed, {lost} were lost"
+            );
         }
     }
 
@@ -62,15 +71,18 @@ impl World {
             kept.disk.crash_in(None);
             kept.disk.faults(sim_disk::Faults::default());
         }
-        let stays =
-            |wake: &Wake| matches!(wake, Wake::Disk(..) | Wake::Log(_) | Wake::Snapshot(..) | Wake::Tick);
+        let stays = |wake: &Wake| {
+            matches!(wake, Wake::Disk(..) | Wake::Log(_) | Wake::Snapshot(..) | Wake::Tick)
+        };
         self.agenda.retain(|_, wake| stays(wake));
         // A leader looks for files that nothing refers to from time to time, for ever.
         let until = self.now + 3600 * SECOND;
         self.purge();
         let mut purged = 0;
         for _ in 0..100_000 {
-            if let Some(((at, _), wake)) = self.agenda.pop_first().filter(|((at, _), _)| *at < until) {
+            if let Some(((at, _), wake)) =
+                self.agenda.pop_first().filter(|((at, _), _)| *at < until)
+            {
                 self.now = self.now.max(at);
                 self.wake(wake);
             } else if purged < 3 {
@@ -84,7 +96,11 @@ impl World {
         let fill = self.leader.fill();
         let left = (fill.blobs, fill.bytes, fill.in_memory, fill.buffers_in_use, fill.promised);
         assert_eq!(left, (0, 0, 0, 0, 0), "left behind: {fill:?}");
-        assert_eq!((fill.connections, fill.chunks_out, fill.parts), (0, 0, 0), "left behind: {fill:?}");
+        assert_eq!(
+            (fill.connections, fill.chunks_out, fill.parts),
+            (0, 0, 0),
+            "left behind: {fill:?}"
+        );
         let files = self.kept.as_ref().map_or_else(|| self.disk.files(), Kept::blob_files);
         assert_eq!(
             files,

@@ -1,16 +1,19 @@
-//! A simulated worker: it receives inputs, runs jobs when all are here and it may start, and returns results, large parts
-//! first. After a break it says what it holds and goes on, as the real one does.
+//! A simulated worker: it receives inputs, runs jobs when all are here and it may start, and
+//! returns results, large parts first. After a break it says what it holds and goes on, as the real
+//! one does.
 
 use std::collections::BTreeMap;
 
 use chunking::message::{
-    Abort, Cancel, Done, Heartbeat, HeldJob, HeldJobs, Open, Piece, Progress, Purpose, Reason, Settled,
-    Stage, Start, Verdict,
+    Abort, Cancel, Done, Heartbeat, HeldJob, HeldJobs, Open, Piece, Progress, Purpose, Reason,
+    Settled, Stage, Start, Verdict,
 };
 use chunking::{DigestKind, Kind};
 use heft::core::ids::ConnId;
 use heft::model::blob_id;
-use heft::model::{Announcement, BlobRef, JobRequest, JobResult, JobStatus, JsonModel, Source, WorkerHello};
+use heft::model::{
+    Announcement, BlobRef, JobRequest, JobResult, JobStatus, JsonModel, Source, WorkerHello,
+};
 use heft::wire::{InChunk, Parts};
 use uuid::Uuid;
 
@@ -87,7 +90,8 @@ impl SimWorker {
         let heft = Announcement { version: 1, features, name: None };
         let max_parallel = Some(self.parallel_max as u32);
         let hello = WorkerHello { heft, max_parallel, ..WorkerHello::default() };
-        let hello = json_frame(Kind::HelloWorker, self.id, Uuid::nil(), "job.assign.x", &hello.to_json());
+        let hello =
+            json_frame(Kind::HelloWorker, self.id, Uuid::nil(), "job.assign.x", &hello.to_json());
         ctx.out.push(hello);
         // What does not come by transfer is the leader's to give again.
         self.held.retain(|_, held| !held.inputs.is_empty());
@@ -145,7 +149,8 @@ impl SimWorker {
             self.finished.values_mut().flat_map(|finished| &mut finished.parts).collect();
         let count = parts.len();
         let out = (0..count).find_map(|place| parts[(turn + place) % count].next());
-        ctx.seen.went_on[0] += parts.iter_mut().map(|part| std::mem::take(&mut part.went_on)).sum::<u64>();
+        ctx.seen.went_on[0] +=
+            parts.iter_mut().map(|part| std::mem::take(&mut part.went_on)).sum::<u64>();
         out
     }
 
@@ -188,7 +193,8 @@ impl SimWorker {
                     let text = "not open here".into();
                     return ctx.out.push(say(id, &Abort { reason: Reason::UNKNOWN, text }));
                 };
-                let input = self.held.get_mut(&job).and_then(|held| held.inputs.get_mut(&id)).unwrap();
+                let input =
+                    self.held.get_mut(&job).and_then(|held| held.inputs.get_mut(&id)).unwrap();
                 if let Some(receiving) = &mut input.receiving {
                     receiving.on_done(&done, &mut ctx.out);
                     if receiving.failed.is_some() {
@@ -199,7 +205,8 @@ impl SimWorker {
             }
             Kind::Piece => {
                 // One whose head was damaged has another transfer's id, or cannot be read.
-                let piece = Piece::decode(&frame.payload).ok().filter(|_| self.job_of(id).is_some());
+                let piece =
+                    Piece::decode(&frame.payload).ok().filter(|_| self.job_of(id).is_some());
                 if let Some(chunk) = piece.and_then(|piece| self.parts.piece(id, &piece)) {
                     self.on_chunk(&chunk, ctx);
                 }
@@ -212,7 +219,8 @@ impl SimWorker {
                 }
             }
             Kind::Abort => {
-                let input = self.job_of(id).and_then(|job| self.held.get_mut(&job)?.inputs.get_mut(&id));
+                let input =
+                    self.job_of(id).and_then(|job| self.held.get_mut(&job)?.inputs.get_mut(&id));
                 if let Some(input) = input {
                     input.receiving = None;
                 } else {
@@ -269,7 +277,8 @@ impl SimWorker {
 
     fn on_open(&mut self, id: Uuid, open: &Open, ctx: &mut Ctx<'_>) {
         let held = self.held.get_mut(&open.owner);
-        let Some((held, _)) = held.and_then(|held| held.inputs.contains_key(&id).then_some((held, ())))
+        let Some((held, _)) =
+            held.and_then(|held| held.inputs.contains_key(&id).then_some((held, ())))
         else {
             let text = "no input of a job that waits here".into();
             return ctx.out.push(say(id, &Abort { reason: Reason::UNKNOWN, text }));
@@ -323,14 +332,17 @@ impl SimWorker {
             Some(named)
         };
         if ctx.random.chance(40) {
-            let size = [0, 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 4 * CHUNK][ctx.random.below(6) as usize];
+            let size =
+                [0, 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 4 * CHUNK][ctx.random.below(6) as usize];
             result.archive = part(Purpose::Archive, size);
         }
         if ctx.random.chance(20) {
             result.stdout_blob = part(Purpose::Stdout, CHUNK + 77);
         }
-        self.finished
-            .insert(id, Finished { run, attempt, result, parts, answered: false, is_unwanted: false });
+        self.finished.insert(
+            id,
+            Finished { run, attempt, result, parts, answered: false, is_unwanted: false },
+        );
         if self.ready {
             self.give_back(id, ctx);
         }
@@ -352,7 +364,8 @@ impl SimWorker {
 
     fn with_part(&mut self, blob: Uuid, ctx: &mut Ctx<'_>, then: impl FnOnce(&mut Sending)) {
         let has = |finished: &Finished| finished.parts.iter().any(|part| part.id == blob);
-        let Some((id, finished)) = self.finished.iter_mut().find(|(_, finished)| has(finished)) else {
+        let Some((id, finished)) = self.finished.iter_mut().find(|(_, finished)| has(finished))
+        else {
             return;
         };
         finished.parts.iter_mut().filter(|part| part.id == blob).take(1).for_each(then_once(then));
@@ -399,7 +412,13 @@ impl Finished {
                 // The job has ended, or is another's: nobody waits for this result.
                 (self.answered, self.is_unwanted) = (true, true);
                 let result = JobResult::new(id, "", "x", JobStatus::Cancelled);
-                return ctx.out.push(json_frame(Kind::AckJob, Uuid::nil(), id, "", &result.to_json()));
+                return ctx.out.push(json_frame(
+                    Kind::AckJob,
+                    Uuid::nil(),
+                    id,
+                    "",
+                    &result.to_json(),
+                ));
             }
             result.archive_lost = result.archive.take().map(|archive| archive.size);
             result.stdout_blob = None;

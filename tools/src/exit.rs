@@ -1,5 +1,5 @@
-//! How a command ends that reads or writes files of a leader: the reasons it may fail for, and the exit code of each. The
-//! commands make them, `main` turns them into a line and a code.
+//! How a command ends that reads or writes files of a leader: the reasons it may fail for, and the
+//! exit code of each. The commands make them, `main` turns them into a line and a code.
 
 use std::fmt::Display;
 use std::io;
@@ -24,10 +24,12 @@ const USAGE: u8 = 2;
 /// Exit code: the system does not let us read or write.
 pub(crate) const UNAVAILABLE: u8 = 3;
 
-/// Exit code: whoever read the output left before its end, as a shell reports a command that SIGPIPE ended.
+/// Exit code: whoever read the output left before its end, as a shell reports a command that
+/// SIGPIPE ended.
 const OUTPUT_CLOSED: u8 = 141;
 
-/// Why a command ends without what it was to bring. Each text names the file, what is wrong, and what to do.
+/// Why a command ends without what it was to bring. Each text names the file, what is wrong, and
+/// what to do.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     /// A file is not what it should be.
@@ -50,7 +52,8 @@ impl Failure {
             (io::ErrorKind::StorageFull, "; the disk is full: free space there"),
             (io::ErrorKind::QuotaExceeded, "; the quota is used up: free space there"),
         ];
-        let hint = hints.iter().find(|(kind, _)| *kind == error.kind()).map_or("", |(_, hint)| hint);
+        let hint =
+            hints.iter().find(|(kind, _)| *kind == error.kind()).map_or("", |(_, hint)| hint);
         Failure::Unavailable(format!("cannot {doing} {}: {error}{hint}", path.display()))
     }
 
@@ -91,7 +94,8 @@ impl From<DirError> for Failure {
 
 /// Says what went wrong, and gives the exit code for it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    // Who reads us has seen enough: `| head`. Not all was written, and what was not could have been damage.
+    // Who reads us has seen enough: `| head`. Not all was written, and what was not could have been
+    // damage.
     if is_broken_pipe(error) {
         return ExitCode::from(OUTPUT_CLOSED);
     }
@@ -104,8 +108,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 /// A line for the person at the terminal, who may be gone.
 pub(crate) fn warn(text: impl Display) {
-    let text: String =
-        text.to_string().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+    let text: String = text
+        .to_string()
+        .chars()
+        .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+        .collect();
     io::Write::write_fmt(&mut io::stderr(), format_args!("heft-tools: {text}\n")).ok();
 }
 

@@ -213,7 +213,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn preview(bytes: &[u8]) -> String {
-    let shown: Vec<String> = bytes.iter().take(PREVIEW_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    let shown: Vec<String> =
+        bytes.iter().take(PREVIEW_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let more = if bytes.len() > PREVIEW_BYTES { " ..." } else { "" };
     shown.join(" ") + more
 }
@@ -224,12 +225,15 @@ fn unhex(text: &str) -> anyhow::Result<Vec<u8>> {
         .filter(|c| !c.is_whitespace())
         .map(|c| {
             let digit = c.to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            digit.with_context(|| format!("{c:?} is no hexadecimal digit"))
+            digit.with_context(|| format!("{c:?} is not a hexadecimal digit"))
         })
         .collect::<Result<_, _>>()?;
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {
-        bail!("{} hexadecimal digits are no whole bytes: one is missing or too many", digits.len());
+        bail!(
+            "{} hexadecimal digits are not whole bytes: one is missing or too many",
+            digits.len()
+        );
     }
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }

@@ -1,5 +1,5 @@
-//! heft's tools: see what travels on a connection, what a file would become on it, and what a leader keeps on its disk; bring over what
-//! older systems kept on theirs.
+//! heft's tools: see what travels on a connection, what a file would become on it, and what a
+//! leader keeps on its disk; bring over what older systems kept on theirs.
 
 #![forbid(unsafe_code)]
 
@@ -25,11 +25,14 @@ struct Cli {
 enum Command {
     /// Show the frames in a file of raw bytes, or in a hexadecimal text.
     Frame(frame::Args),
-    /// Show what a file becomes on the wire: chunks, codecs, frames, digests, and whether compressing pays.
+    /// Show what a file becomes on the wire: chunks, codecs, frames, digests, and whether
+    /// compressing pays.
     Weigh(weigh::Args),
-    /// Look at a leader's data directory: its log, its snapshots, its blobs. A leader may be running on it.
+    /// Look at a leader's data directory: its log, its snapshots, its blobs. A leader may be
+    /// running on it.
     Log(log::Args),
-    /// Make a data directory from what an older system left: jobs that wait or run, dead ones, caps.
+    /// Make a data directory from what an older system left: jobs that wait or run, dead ones,
+    /// caps.
     Import(import::Args),
 }
 

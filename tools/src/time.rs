@@ -1,5 +1,5 @@
-//! Moments as the founding files write them (PE06): ISO-8601 in UTC with seven digits behind the second. The log commands
-//! write them, the importers read them. No clock and no time zone in here.
+//! Moments as the founding files write them (PE06): ISO-8601 in UTC with seven digits behind the
+//! second. The log commands write them, the importers read them. No clock and no time zone in here.
 
 use heft::core::ids::Micros;
 
@@ -15,8 +15,8 @@ pub(crate) fn iso(at: Micros) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}0Z")
 }
 
-/// Reads `2025-10-19T12:34:56.1234567Z`: microseconds since 1970. Fewer digits, none, or an offset instead of the Z are
-/// what .NET writes for some times; without either it is UTC.
+/// Reads `2025-10-19T12:34:56.1234567Z`: microseconds since 1970. Fewer digits, none, or an offset
+/// instead of the Z are what .NET writes for some times; without either it is UTC.
 pub(crate) fn parse_iso(text: &str) -> Option<i64> {
     let (date, time) = text.split_once('T')?;
     let mut parts = date.splitn(3, '-');
@@ -63,7 +63,8 @@ fn offset_seconds(text: &str) -> Option<i64> {
 
 /// A number of exactly so many digits.
 fn digits(text: &str, count: usize) -> Option<i64> {
-    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| text.parse().ok())?
 }
 
 fn seconds(year: i64, month: i64, day: i64, hour: i64, minute: i64, second: i64) -> Option<i64> {
@@ -76,7 +77,8 @@ fn seconds(year: i64, month: i64, day: i64, hour: i64, minute: i64, second: i64)
     Some(days * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second)
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that a leap day is their last.
+/// Days from 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that
+/// a leap day is their last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
@@ -149,7 +151,9 @@ mod tests {
     #[test]
     fn pe04_the_name_of_a_snapshot_says_when_it_was_made() {
         assert_eq!(parse_stamp("20251019-123456"), Some(1_760_877_296_000_000));
-        for text in ["20251019", "20251319-123456", "20251019-126056", "2025101-123456", "20251019-12345é"] {
+        for text in
+            ["20251019", "20251319-123456", "20251019-126056", "2025101-123456", "20251019-12345é"]
+        {
             assert_eq!(parse_stamp(text), None, "{text}");
         }
     }

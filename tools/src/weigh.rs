@@ -1,15 +1,16 @@
-//! `heft-tools weigh`: takes a file through chunks, codecs, frames and back, and shows what each step makes of it.
+//! `heft-tools weigh`: takes a file through chunks, codecs, frames and back, and shows what each
+//! step makes of it.
 //!
-//! Every byte goes the whole way: cut, summed, compressed if asked, framed, decoded, inflated, checked, digested. One
-//! chunk is in memory at a time.
+//! Every byte goes the whole way: cut, summed, compressed if asked, framed, decoded, inflated,
+//! checked, digested. One chunk is in memory at a time.
 
 use anyhow::{Context, bail, ensure};
 use chunking::digest::BlobHasher;
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::sample::{Rates, Sample, Sampler};
 use chunking::{
-    ChunkHead, ChunkPlan, Codec, Compressor, Decoder, Digest, DigestKind, Generation, InboundLimits,
-    Inflater, Step,
+    ChunkHead, ChunkPlan, Codec, Compressor, Decoder, Digest, DigestKind, Generation,
+    InboundLimits, Inflater, Step,
 };
 use heft::units::ByteSize;
 use serde_json::json;
@@ -78,7 +79,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let size = match &args.file {
         None => args.size.0,
         Some(path) => {
-            let meta = std::fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let meta = std::fs::metadata(path)
+                .with_context(|| format!("cannot open {}", path.display()))?;
             ensure!(meta.is_file(), "{} is not a file: name one file", path.display());
             meta.len()
         }
@@ -94,7 +96,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .map_or("made up: half text, half noise".into(), |path| path.display().to_string());
         let plural = if plan.count() == 1 { "chunk" } else { "chunks" };
         writeln!(out, "{name}")?;
-        writeln!(out, "{}, {} {plural} of {}\n", ByteSize(size), plan.count(), ByteSize(chunk_bytes.into()))?;
+        writeln!(
+            out,
+            "{}, {} {plural} of {}\n",
+            ByteSize(size),
+            plan.count(),
+            ByteSize(chunk_bytes.into())
+        )?;
         writeln!(
             out,
             "{:<8}{:<22}{:>12}{:>8}{:>14}{:>14}",
@@ -104,13 +112,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut digest = None;
     for codec in codecs {
         let source = Source::open(args)?;
-        let weight = weigh(plan, codec, args.digest, source).with_context(|| format!("codec {codec}"))?;
+        let weight =
+            weigh(plan, codec, args.digest, source).with_context(|| format!("codec {codec}"))?;
         if digest.get_or_insert(weight.digest) != &weight.digest {
             bail!(
                 "the digest differs from codec to codec: the file changes while it is read; try again on a copy"
             );
         }
-        if args.json { weight.print_json(plan, &mut out)? } else { weight.print_row(plan, &mut out)? }
+        if args.json {
+            weight.print_json(plan, &mut out)?
+        } else {
+            weight.print_row(plan, &mut out)?
+        }
     }
     if let (false, Some(digest)) = (args.json, digest) {
         writeln!(out, "\n{digest}\nwhat came out of the frames has the digest of what went in")?;
@@ -118,7 +131,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn weigh(plan: ChunkPlan, codec: Codec, kind: DigestKind, mut source: Source) -> anyhow::Result<Weight> {
+fn weigh(
+    plan: ChunkPlan,
+    codec: Codec,
+    kind: DigestKind,
+    mut source: Source,
+) -> anyhow::Result<Weight> {
     let transfer = Uuid::nil();
     let mut compressor = Compressor::new(codec)?;
     let mut sampler = Sampler::new(Rates::default());
@@ -174,13 +192,21 @@ fn weigh(plan: ChunkPlan, codec: Codec, kind: DigestKind, mut source: Source) ->
 }
 
 /// Decodes one chunk frame that lies in two pieces, as it would after a vectored write.
-fn receive<'a>(decoder: &mut Decoder, front: &[u8], sent: &'a [u8]) -> anyhow::Result<(ChunkHead, &'a [u8])> {
+fn receive<'a>(
+    decoder: &mut Decoder,
+    front: &[u8],
+    sent: &'a [u8],
+) -> anyhow::Result<(ChunkHead, &'a [u8])> {
     let mut input = front;
     let Step::Head(_) = decoder.poll(&mut input)? else { bail!("the frame head did not decode") };
-    let Step::Payload(chunk_head) = decoder.poll(&mut input)? else { bail!("the chunk head did not decode") };
+    let Step::Payload(chunk_head) = decoder.poll(&mut input)? else {
+        bail!("the chunk head did not decode")
+    };
     let (head, _) = ChunkHead::decode(chunk_head)?;
     let mut input = sent;
-    let Step::Payload(bytes) = decoder.poll(&mut input)? else { bail!("the chunk's bytes did not decode") };
+    let Step::Payload(bytes) = decoder.poll(&mut input)? else {
+        bail!("the chunk's bytes did not decode")
+    };
     let Step::End { .. } = decoder.poll(&mut input)? else { bail!("the frame did not end") };
     Ok((head, bytes))
 }
@@ -195,7 +221,8 @@ impl Weight {
         match self.first_sample {
             None => "-".to_owned(),
             Some(sample) => {
-                let permille = (sample.sent_bytes * 1000).checked_div(sample.raw_bytes).unwrap_or(1000);
+                let permille =
+                    (sample.sent_bytes * 1000).checked_div(sample.raw_bytes).unwrap_or(1000);
                 let word = if sample.pays(Rates::default()) { "pays" } else { "does not pay" };
                 format!("{}.{:03} {word}", permille / 1000, permille % 1000)
             }
@@ -235,8 +262,9 @@ impl Weight {
 /// Bytes a second, as one core of this machine did it.
 fn rate(bytes: u64, took: Duration) -> String {
     let per_second = (u128::from(bytes) * 1_000_000).checked_div(took.as_micros());
-    per_second
-        .map_or("-".to_owned(), |rate| format!("{}/s", ByteSize(u64::try_from(rate).unwrap_or(u64::MAX))))
+    per_second.map_or("-".to_owned(), |rate| {
+        format!("{}/s", ByteSize(u64::try_from(rate).unwrap_or(u64::MAX)))
+    })
 }
 
 /// Where the bytes come from.
@@ -250,7 +278,8 @@ impl Source {
         match &args.file {
             None => Ok(Source::MadeUp),
             Some(path) => {
-                let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+                let file =
+                    File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
                 Ok(Source::File(file, path.clone()))
             }
         }
@@ -259,7 +288,11 @@ impl Source {
     fn fill(&mut self, raw: &mut [u8], offset: u64) -> anyhow::Result<()> {
         match self {
             Source::File(file, path) => file.read_exact(raw).with_context(|| {
-                format!("cannot read {} bytes of {} at {offset}: did it shrink?", raw.len(), path.display())
+                format!(
+                    "cannot read {} bytes of {} at {offset}: did it shrink?",
+                    raw.len(),
+                    path.display()
+                )
             }),
             Source::MadeUp => {
                 make_up(raw, offset);

@@ -1,4 +1,5 @@
-//! Whoever reads what a tool prints may leave before its end, as `head` does: the exit code says so, and nothing else does.
+//! Whoever reads what a tool prints may leave before its end, as `head` does: the exit code says
+//! so, and nothing else does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;
@@ -8,7 +9,8 @@ use std::process::Command;
 fn unread<S: AsRef<OsStr>>(args: &[S]) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let ran = Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(args).stdout(writer).output().unwrap();
+    let ran =
+        Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(args).stdout(writer).output().unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
     assert_eq!((ran.status.code(), said.as_str()), (Some(141), ""));
 }
@@ -31,7 +33,8 @@ fn import_ends_with_the_code_of_a_closed_output_and_its_work_is_done() {
         let from = dir.path().to_str().unwrap();
         unread(&["import", system, from, "--data", data.to_str().unwrap()]);
         let data = data.to_str().unwrap();
-        let verified = Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(["log", "verify", data]).output();
+        let verified =
+            Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(["log", "verify", data]).output();
         assert_eq!(verified.unwrap().status.code(), Some(0));
     }
 }

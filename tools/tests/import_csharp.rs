@@ -1,4 +1,5 @@
-//! `heft-tools import csharp`: from files as the C# system leaves them to a directory that a leader opens.
+//! `heft-tools import csharp`: from files as the C# system leaves them to a directory that a leader
+//! opens.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;
@@ -35,7 +36,10 @@ fn request(number: u128) -> Vec<u8> {
 
 fn job(number: u128) -> String {
     let payload = STANDARD.encode(request(number));
-    format!(r#"{{"jobId":"{}","clientId":"alice","execName":"calcA","rawPayload":"{payload}"}}"#, id(number))
+    format!(
+        r#"{{"jobId":"{}","clientId":"alice","execName":"calcA","rawPayload":"{payload}"}}"#,
+        id(number)
+    )
 }
 
 fn at(second: u32) -> String {
@@ -95,7 +99,13 @@ impl State {
     fn import(&self, more: &[&str]) -> Ran {
         std::fs::write(self.dir.path().join("events.log"), &self.log).unwrap();
         let data = self.data();
-        let args = ["import", "csharp", self.dir.path().to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let args = [
+            "import",
+            "csharp",
+            self.dir.path().to_str().unwrap(),
+            "--data",
+            data.to_str().unwrap(),
+        ];
         tool(&[&args[..], more].concat())
     }
 
@@ -150,10 +160,19 @@ fn c29_pe06_queues_inflight_dlq_and_caps_open_in_heft() {
     assert_eq!(ids(&opened), [2, 5, 3, 6, 7].map(id), "{}", ran.out);
     let all = jobs(&opened);
     for (number, queued) in [(0, true), (1, true), (2, false), (3, true), (4, true)] {
-        assert_eq!(matches!(all[number].1.phase, Phase::Queued { .. }), queued, "{:?}", all[number]);
+        assert_eq!(
+            matches!(all[number].1.phase, Phase::Queued { .. }),
+            queued,
+            "{:?}",
+            all[number]
+        );
     }
     let ran_before = all[0].1;
-    assert_eq!((ran_before.attempt.0, ran_before.spent), (3, 0), "that its leader went away does not count");
+    assert_eq!(
+        (ran_before.attempt.0, ran_before.spent),
+        (3, 0),
+        "that its leader went away does not count"
+    );
     assert_eq!(
         (ran_before.history[0].worker.0, ran_before.history[0].why),
         (id(0xAA), AttemptEnd::WorkerLost)
@@ -163,7 +182,11 @@ fn c29_pe06_queues_inflight_dlq_and_caps_open_in_heft() {
     assert_eq!(dead, [id(3)]);
     for (_, job) in &all {
         assert_eq!(
-            (job.submission.client.to_string().as_str(), &*job.submission.exec, job.submission.key.as_str()),
+            (
+                job.submission.client.to_string().as_str(),
+                &*job.submission.exec,
+                job.submission.key.as_str()
+            ),
             ("alice", "calcA", "job.assign.calcA")
         );
     }
@@ -189,8 +212,13 @@ fn c29_pe06_queues_inflight_dlq_and_caps_open_in_heft() {
 #[test]
 fn pe10_what_is_older_than_the_snapshot_and_not_in_it_is_over() {
     let mut state = State::new();
-    state.enqueue(1, 1).assign(1, 2, 1).enqueue(2, 3).assign(2, 4, 1).of_job("timeout_requeue", 2, 5);
-    state.snapshot(60, r#"{"queues":{},"inflight":{},"dlq":[],"clientCap":{},"clientInflight":{}}"#);
+    state.enqueue(1, 1).assign(1, 2, 1).enqueue(2, 3).assign(2, 4, 1).of_job(
+        "timeout_requeue",
+        2,
+        5,
+    );
+    state
+        .snapshot(60, r#"{"queues":{},"inflight":{},"dlq":[],"clientCap":{},"clientInflight":{}}"#);
     state.enqueue(3, 61);
     let (ran, opened) = state.imported();
     assert_eq!(ids(&opened), [id(3)], "{}", ran.out);
@@ -229,7 +257,11 @@ fn pe10_a_line_that_cannot_be_used_is_named_and_can_be_left_out() {
     state.line(r#"{"type":"enqueue","at":"2025-10-"#).enqueue(2, 2);
     let ran = state.import(&[]);
     assert_eq!(ran.code, 1);
-    assert!(ran.err.contains(&format!("from line 2 (offset {offset}) on: EOF while parsing")), "{}", ran.err);
+    assert!(
+        ran.err.contains(&format!("from line 2 (offset {offset}) on: EOF while parsing")),
+        "{}",
+        ran.err
+    );
     assert!(ran.err.contains("--skip-damaged"), "{}", ran.err);
     assert!(!state.data().exists(), "nothing half made is left");
     let ran = state.import(&["--skip-damaged"]);
@@ -241,8 +273,10 @@ fn pe10_a_line_that_cannot_be_used_is_named_and_can_be_left_out() {
 #[test]
 fn pe10_m16_names_are_taken_in_any_case_and_a_mark_at_the_start_is_passed_over() {
     let mut state = State::new();
-    let other =
-        job(1).replace("jobId", "JobId").replace("rawPayload", "RAWPAYLOAD").replace("execName", "ExecName");
+    let other = job(1)
+        .replace("jobId", "JobId")
+        .replace("rawPayload", "RAWPAYLOAD")
+        .replace("execName", "ExecName");
     state.log = "\u{feff}".to_owned();
     state.line(&format!(r#"{{"Type":"enqueue","At":"{}","Job":{other}}}"#, at(1)));
     let (_, mut opened) = state.imported();
@@ -254,15 +288,18 @@ fn pe10_m16_names_are_taken_in_any_case_and_a_mark_at_the_start_is_passed_over()
 fn pe10_what_a_faulty_recovery_left_without_data_is_taken_from_the_log() {
     let mut state = State::new();
     state.enqueue(1, 1);
-    let broken = format!(r#"{{"jobId":"{}","clientId":null,"execName":null,"rawPayload":null}}"#, id(1));
-    let lost = format!(r#"{{"jobId":"{}","clientId":null,"execName":null,"rawPayload":null}}"#, id(2));
+    let broken =
+        format!(r#"{{"jobId":"{}","clientId":null,"execName":null,"rawPayload":null}}"#, id(1));
+    let lost =
+        format!(r#"{{"jobId":"{}","clientId":null,"execName":null,"rawPayload":null}}"#, id(2));
     let empty = r#"{"jobId":"00000000-0000-0000-0000-000000000000","clientId":null,"execName":null,"rawPayload":null}"#;
     state.snapshot(60, &format!(r#"{{"queues":{{"":[{broken},{lost},{empty}]}}}}"#));
     let (ran, mut opened) = state.imported();
     assert_eq!(ids(&opened), [id(1)]);
     assert_eq!(request_of(&mut opened, id(1)), request(1));
     assert!(
-        ran.out.contains("1 x it names no program (execName): 00000000-0000-0000-0000-000000000002"),
+        ran.out
+            .contains("1 x it names no program (execName): 00000000-0000-0000-0000-000000000002"),
         "{}",
         ran.out
     );
@@ -272,7 +309,10 @@ fn pe10_what_a_faulty_recovery_left_without_data_is_taken_from_the_log() {
 fn pe04_the_newest_snapshot_is_taken_and_half_of_one_is_not() {
     let mut state = State::new();
     state.enqueue(1, 1);
-    state.snapshot(60, &format!(r#"{{"queues":{{"calcA":[{}]}},"clientCap":{{"alice":3}}}}"#, job(2)));
+    state.snapshot(
+        60,
+        &format!(r#"{{"queues":{{"calcA":[{}]}},"clientCap":{{"alice":3}}}}"#, job(2)),
+    );
     state.snapshot(30, r#"{"clientCap":{"alice":9}}"#);
     let torn = state.snapshot(90, r#"{"queues":{"calcA":[{"jobId":"#);
     std::fs::write(state.dir.path().join("snapshots/state-latest.json"), "{}").unwrap();
@@ -311,7 +351,11 @@ fn c29_a_directory_with_something_in_it_is_refused_and_a_dry_run_makes_none() {
     std::fs::remove_dir_all(state.data()).unwrap();
     std::fs::create_dir_all(state.data().join("import/consensus")).unwrap();
     let ran = state.import(&[]);
-    assert!(ran.code == 2 && ran.err.contains("an import that did not come to its end"), "{}", ran.err);
+    assert!(
+        ran.code == 2 && ran.err.contains("an import that did not come to its end"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -320,7 +364,8 @@ fn c29_a_directory_without_such_files_is_named() {
     let empty = state.dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let data = state.data();
-    let ran = tool(&["import", "csharp", empty.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+    let ran =
+        tool(&["import", "csharp", empty.to_str().unwrap(), "--data", data.to_str().unwrap()]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("has neither events.log nor"), "{}", ran.err);
     assert!(!data.exists());
@@ -330,10 +375,14 @@ fn c29_a_directory_without_such_files_is_named() {
 #[test]
 fn c29_a_clock_that_was_ahead_does_not_turn_the_leaders_forward() {
     let mut state = State::new();
-    state.line(&format!(r#"{{"type":"enqueue","at":"9999-12-31T23:59:59.9999999Z","job":{}}}"#, job(1)));
+    state.line(&format!(
+        r#"{{"type":"enqueue","at":"9999-12-31T23:59:59.9999999Z","job":{}}}"#,
+        job(1)
+    ));
     state.line(&format!(r#"{{"type":"enqueue","at":"0001-01-01T00:00:00Z","job":{}}}"#, job(2)));
     let (_, opened) = state.imported();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     assert!(u128::from(opened.replay.latest.0) <= now);
     assert_eq!(ids(&opened), [id(1), id(2)]);
 }
@@ -347,9 +396,11 @@ fn c01_what_no_worker_could_be_sent_is_left_out_with_the_reason() {
         at(1),
         id(1)
     ));
-    let bad_key = format!(r#"{{"jobId":"{}","clientId":"a","execName":"*","rawPayload":"e30="}}"#, id(2));
+    let bad_key =
+        format!(r#"{{"jobId":"{}","clientId":"a","execName":"*","rawPayload":"e30="}}"#, id(2));
     state.line(&format!(r#"{{"type":"enqueue","at":"{}","job":{bad_key}}}"#, at(2)));
-    let bad_bytes = format!(r#"{{"jobId":"{}","clientId":"a","execName":"e","rawPayload":"e30"}}"#, id(3));
+    let bad_bytes =
+        format!(r#"{{"jobId":"{}","clientId":"a","execName":"e","rawPayload":"e30"}}"#, id(3));
     state.line(&format!(r#"{{"type":"enqueue","at":"{}","job":{bad_bytes}}}"#, at(3)));
     let cap = r#"{"clientCap":{"zero":0,"less":-4,"alice":1}}"#;
     state.snapshot(0, cap);
@@ -397,8 +448,13 @@ fn pe05_bytes_that_nobody_meant_end_with_an_error_or_an_import_and_never_otherwi
         std::fs::write(state.dir.path().join("events.log"), mutate(&log, &mut random)).unwrap();
         std::fs::write(state.snapshot(60, ""), mutate(&snapshot, &mut random)).unwrap();
         let data = state.data();
-        let mut args =
-            vec!["import", "csharp", state.dir.path().to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let mut args = vec![
+            "import",
+            "csharp",
+            state.dir.path().to_str().unwrap(),
+            "--data",
+            data.to_str().unwrap(),
+        ];
         if round % 2 == 0 {
             args.push("--skip-damaged");
         }

@@ -99,12 +99,18 @@ impl Node {
 
     fn import(&self, more: &[&str]) -> Ran {
         let data = self.data();
-        let args =
-            ["import", "taskflux", self.dir.path().to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let args = [
+            "import",
+            "taskflux",
+            self.dir.path().to_str().unwrap(),
+            "--data",
+            data.to_str().unwrap(),
+        ];
         tool(&[&args[..], more].concat())
     }
 
-    /// Imports, opens what was made as a leader does, and gives what its jobs are: key, priority, payload, in their order.
+    /// Imports, opens what was made as a leader does, and gives what its jobs are: key, priority,
+    /// payload, in their order.
     fn jobs(&self) -> (Ran, Vec<(String, i64, Vec<u8>)>) {
         let ran = self.import(&[]);
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
@@ -196,7 +202,11 @@ fn tf04_tf10_tf23_snapshot_and_log_become_jobs_with_their_keys() {
         assert!(ran.out.contains("jobs that wait                         4"), "{}", ran.out);
         assert!(ran.err.contains("takes at most 2 records there"), "{}", ran.err);
         let opened = open(&node.data(), 0);
-        assert_eq!(opened.replay.state.cap(&"taskflux".into()), Some(u32::MAX), "TaskFlux has no caps");
+        assert_eq!(
+            opened.replay.state.cap(&"taskflux".into()),
+            Some(u32::MAX),
+            "TaskFlux has no caps"
+        );
     }
 }
 
@@ -215,7 +225,11 @@ fn c24_a_vote_for_0_is_nobody_and_is_warned_of() {
     let node = Node::new();
     node.log(OF_ALL, &[enqueue("", 1, b"x")]).metadata(OF_ALL, 3, 0);
     let (ran, _) = node.jobs();
-    assert!(ran.err.contains("its vote is 0, which stands for nobody and for node 0 alike"), "{}", ran.err);
+    assert!(
+        ran.err.contains("its vote is 0, which stands for nobody and for node 0 alike"),
+        "{}",
+        ran.err
+    );
     assert!(ran.out.contains("voted for nobody"), "{}", ran.out);
     std::fs::remove_dir_all(node.data()).unwrap();
     node.metadata(OF_METADATA, 3, -1);
@@ -237,8 +251,10 @@ fn tf05_a_wrong_marker_or_version_is_named() {
         bytes[2] ^= 1;
         node.write(file, &bytes);
         let err = node.refused();
-        let expected =
-            format!("{} is damaged at offset 0: it begins with [2F, 6F, 0E, 2F]", node.file(file).display());
+        let expected = format!(
+            "{} is damaged at offset 0: it begins with [2F, 6F, 0E, 2F]",
+            node.file(file).display()
+        );
         assert!(err.contains(&expected), "{err}");
         // The marker of another file is wrong, too.
         bytes[..4].copy_from_slice(if file == "raft.log" { &OF_SNAPSHOT } else { &OF_LOG });
@@ -261,8 +277,14 @@ fn tf06_a_record_that_is_cut_off_is_named_and_can_be_left_out() {
     for cut in 1..whole.len() - second {
         node.write("raft.log", &whole[..whole.len() - cut]);
         let err = node.refused();
-        assert!(err.contains(&format!("{} is damaged at offset", node.file("raft.log").display())), "{err}");
-        assert!(err.contains("(record 1). Bring the file back from a copy, or give --skip-damaged"), "{err}");
+        assert!(
+            err.contains(&format!("{} is damaged at offset", node.file("raft.log").display())),
+            "{err}"
+        );
+        assert!(
+            err.contains("(record 1). Bring the file back from a copy, or give --skip-damaged"),
+            "{err}"
+        );
     }
     let ran = node.import(&["--skip-damaged"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -274,7 +296,8 @@ fn tf06_a_record_that_is_cut_off_is_named_and_can_be_left_out() {
 fn tf06_tf21_lengths_and_bytes_that_cannot_be_are_named_and_cost_no_memory() {
     let node = Node::new();
     let log = |record: &[u8]| [&OF_ALL[..], &1i32.to_be_bytes(), record].concat();
-    let record = |term: i32, len: i32, data: &[u8]| [&term.to_be_bytes(), &len.to_be_bytes(), data].concat();
+    let record =
+        |term: i32, len: i32, data: &[u8]| [&term.to_be_bytes(), &len.to_be_bytes(), data].concat();
     for (bytes, what) in [
         (log(&record(-1, 0, b"")), "offset 8: a record has the term -1"),
         (log(&record(1, -1, b"")), "offset 12: a record has a length of -1"),
@@ -282,13 +305,23 @@ fn tf06_tf21_lengths_and_bytes_that_cannot_be_are_named_and_cost_no_memory() {
             log(&record(1, i32::MAX, b"E")),
             "offset 12: a record has a length of 2147483647 bytes, and 1 are left",
         ),
-        (log(&record(1, 1, b"X")), "offset 16: 88 is no command"),
+        (log(&record(1, 1, b"X")), "offset 16: 88 is not a command"),
         (log(&record(1, 3, b"D\x01 ")), "offset 18: the name of a queue has the byte 32"),
         (log(&record(1, 3, b"D\x01\x7f")), "offset 18: the name of a queue has the byte 127"),
-        (log(&record(1, 2, b"D\xff")), "offset 17: the name of a queue has 255 bytes, and 0 are left"),
-        (log(&record(1, 3, b"L\x00\x00")), "offset 17: a record has 3 bytes, and its command takes 1"),
         (
-            log(&record(1, 15, &[b"E\x00\x00\x00\x00\x00\x00\x00\x00\x01", &[0x7f; 5][..]].concat())),
+            log(&record(1, 2, b"D\xff")),
+            "offset 17: the name of a queue has 255 bytes, and 0 are left",
+        ),
+        (
+            log(&record(1, 3, b"L\x00\x00")),
+            "offset 17: a record has 3 bytes, and its command takes 1",
+        ),
+        (
+            log(&record(
+                1,
+                15,
+                &[b"E\x00\x00\x00\x00\x00\x00\x00\x00\x01", &[0x7f; 5][..]].concat(),
+            )),
             "the payload of an enqueue has a length of",
         ),
         // A command that would take more than its record has.
@@ -302,8 +335,16 @@ fn tf06_tf21_lengths_and_bytes_that_cannot_be_are_named_and_cost_no_memory() {
         assert!(err.contains(what), "{what} is not in {err}");
     }
     node.log(OF_ALL, &[]);
-    std::fs::File::options().write(true).open(node.file("raft.log")).unwrap().set_len(100 << 20).unwrap();
-    assert!(node.refused().contains("it has 104857600 bytes; TaskFlux empties its log at 16 MB"), "TF07");
+    std::fs::File::options()
+        .write(true)
+        .open(node.file("raft.log"))
+        .unwrap()
+        .set_len(100 << 20)
+        .unwrap();
+    assert!(
+        node.refused().contains("it has 104857600 bytes; TaskFlux empties its log at 16 MB"),
+        "TF07"
+    );
     node.log(OF_ALL, &[]);
     let snapshot = |queues: &[u8]| [&OF_ALL[..], &[0; 8], queues].concat();
     for (bytes, what) in [
@@ -324,7 +365,8 @@ fn tf06_tf21_lengths_and_bytes_that_cannot_be_are_named_and_cost_no_memory() {
 #[test]
 fn tf05_files_of_a_later_layout_are_told_apart() {
     let node = Node::new();
-    let later = [&OF_LOG[..], &1i32.to_be_bytes(), &[0xff; 8], &[0xAA, 0xF5, 0x34, 0xC4], &[0; 20]].concat();
+    let later = [&OF_LOG[..], &1i32.to_be_bytes(), &[0xff; 8], &[0xAA, 0xF5, 0x34, 0xC4], &[0; 20]]
+        .concat();
     node.write("raft.log", &later);
     assert!(node.refused().contains("a later TaskFlux wrote it"));
     node.log(OF_LOG, &[]);
@@ -335,12 +377,25 @@ fn tf05_files_of_a_later_layout_are_told_apart() {
 #[test]
 fn tf09_a_log_that_was_not_emptied_after_its_snapshot_is_not_taken_twice() {
     let node = Node::new();
-    let commands =
-        [create("q", 0), enqueue("q", 3, b"a"), enqueue("", 1, b"b"), dequeue("q"), enqueue("q", 1, b"c")];
+    let commands = [
+        create("q", 0),
+        enqueue("q", 3, b"a"),
+        enqueue("", 1, b"b"),
+        dequeue("q"),
+        enqueue("q", 1, b"c"),
+    ];
     let later = [commands.to_vec(), vec![enqueue("q", 2, b"d"), dequeue("")]].concat();
-    node.log(OF_ALL, &later).snapshot(OF_ALL, 4, &[queue("", 0, &[(1, b"b")]), queue("q", 0, &[(1, b"c")])]);
+    node.log(OF_ALL, &later).snapshot(
+        OF_ALL,
+        4,
+        &[queue("", 0, &[(1, b"b")]), queue("q", 0, &[(1, b"c")])],
+    );
     let (ran, found) = node.jobs();
-    assert!(ran.out.contains("the first 5 records of the log are in the snapshot already"), "{}", ran.out);
+    assert!(
+        ran.out.contains("the first 5 records of the log are in the snapshot already"),
+        "{}",
+        ran.out
+    );
     assert_eq!(found, [job("q", 1, b"c"), job("q", 2, b"d")]);
     std::fs::remove_dir_all(node.data()).unwrap();
     // They count if somebody knows better, or if they make something else.
@@ -351,7 +406,10 @@ fn tf09_a_log_that_was_not_emptied_after_its_snapshot_is_not_taken_twice() {
     let (ran, found) = node.jobs();
     assert!(!ran.out.contains("already"), "{}", ran.out);
     // The heap of q had "other" of key 1 before "c" of the same: the dequeue took it.
-    assert_eq!(found, [job("default", 1, b"b"), job("q", 1, b"c"), job("q", 2, b"d"), job("q", 3, b"a")]);
+    assert_eq!(
+        found,
+        [job("default", 1, b"b"), job("q", 1, b"c"), job("q", 2, b"d"), job("q", 3, b"a")]
+    );
 }
 
 #[test]
@@ -378,7 +436,8 @@ fn tf11_c29_node_dry_run_and_a_directory_that_has_something() {
     let into = other.path().join("heft-data");
     let from = node.dir.path().join("consensus");
     assert_eq!(
-        tool(&["import", "taskflux", from.to_str().unwrap(), "--data", into.to_str().unwrap()]).code,
+        tool(&["import", "taskflux", from.to_str().unwrap(), "--data", into.to_str().unwrap()])
+            .code,
         0
     );
     let ran = tool(&[
@@ -397,12 +456,19 @@ fn tf21_bytes_that_nobody_meant_end_with_an_error_or_an_import_and_never_otherwi
     let node = Node::new();
     node.log(
         OF_ALL,
-        &[create("q", 3), enqueue("q", 1, b"one"), enqueue("", 2, b"two"), dequeue("q"), delete("q")],
+        &[
+            create("q", 3),
+            enqueue("q", 1, b"one"),
+            enqueue("", 2, b"two"),
+            dequeue("q"),
+            delete("q"),
+        ],
     );
     node.snapshot(OF_ALL, 2, &[queue("", 0, &[(1, b"b")]), queue("q", 9, &[(1, b"c"), (4, b"d")])]);
     node.metadata(OF_ALL, 1, 1);
     let files = ["raft.log", "raft.snapshot", "raft.metadata"];
-    let good: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(node.file(file)).unwrap()).collect();
+    let good: Vec<Vec<u8>> =
+        files.iter().map(|file| std::fs::read(node.file(file)).unwrap()).collect();
     let mut seed = 99u64;
     let mut random = |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

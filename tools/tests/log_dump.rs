@@ -35,7 +35,8 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
     data.dlq(1, 4);
     data.push(Record::Revive { job: job(1), run });
     let announced = Submission { inputs: Inputs::Expected, priority: -3, ..submission(2) };
-    let attached = Attached { from_ours: true, blobs: vec![id(50)], payload: b"request".to_vec().into() };
+    let attached =
+        Attached { from_ours: true, blobs: vec![id(50)], payload: b"request".to_vec().into() };
     data.push_with(Record::Announce { at: data.now(), job: announced.clone() }, Some(attached));
     data.push(Record::Withdraw { job: job(2), run });
     data.enqueue(3, b"three");
@@ -53,7 +54,8 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
     data.push(Record::Orphan { at: data.now(), job: job(61), run });
     data.push(Record::Cap { client: "alice".into(), cap: 12 });
     data.push(Record::Dataset { dataset: data.dataset(70, vec![id(71)]).into() });
-    let names_it = Submission { datasets: vec![data.dataset(70, Vec::new()).cache], ..submission(7) };
+    let names_it =
+        Submission { datasets: vec![data.dataset(70, Vec::new()).cache], ..submission(7) };
     data.push(Record::Enqueue { at: data.now(), job: names_it, children: Vec::new(), kept: true });
     let cache = data.dataset(70, Vec::new()).cache;
     data.push(Record::DatasetGone { cache, version: id(70) });
@@ -121,7 +123,10 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
             "notBefore": "2025-10-19T12:00:02.0000000Z",
         })
     );
-    assert_eq!(of(&lines[4], &["workerId", "why"]), json!({"workerId": id(9), "why": "worker_lost"}));
+    assert_eq!(
+        of(&lines[4], &["workerId", "why"]),
+        json!({"workerId": id(9), "why": "worker_lost"})
+    );
     assert_eq!(of(&lines[6], &["workerId", "why"]), json!({"workerId": id(8), "why": "disk_full"}));
     assert_eq!(
         of(&lines[8], &["at", "jobId", "workerId", "attempt", "why"]),
@@ -129,7 +134,10 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
             "at": "2025-10-19T12:00:08.0000000Z", "jobId": id(1), "workerId": id(8), "attempt": 4, "why": "timed_out",
         })
     );
-    assert_eq!(of(&lines[9], &["jobId", "run", "stale"]), json!({"jobId": id(1), "run": 1, "stale": null}));
+    assert_eq!(
+        of(&lines[9], &["jobId", "run", "stale"]),
+        json!({"jobId": id(1), "run": 1, "stale": null})
+    );
     let job = &lines[10]["job"];
     assert_eq!(
         of(job, &["priority", "inputsByTransfer", "blobs", "payloadBytes", "rawPayload"]),
@@ -155,7 +163,10 @@ fn pe03_pe05_m16_every_record_has_its_event_name_and_its_members() {
         })
     );
     assert_eq!(lines[25]["job"]["datasets"], json!(["set"]));
-    assert_eq!(of(&lines[26], &["cacheId", "generation"]), json!({"cacheId": "set", "generation": id(70)}));
+    assert_eq!(
+        of(&lines[26], &["cacheId", "generation"]),
+        json!({"cacheId": "set", "generation": id(70)})
+    );
     assert!(lines.iter().all(|line| line["stale"].is_null()));
 }
 
@@ -180,8 +191,11 @@ fn pe10_a_record_that_came_too_late_says_so() {
     data.ack(1, 8, 2, b"second", Vec::new());
     data.requeue(1, 1, AttemptEnd::TimedOut);
     data.enqueue(1, b"one");
-    let stale: Vec<bool> =
-        tool(&["log", "dump", data.text()]).lines().iter().map(|line| line["stale"] == true).collect();
+    let stale: Vec<bool> = tool(&["log", "dump", data.text()])
+        .lines()
+        .iter()
+        .map(|line| line["stale"] == true)
+        .collect();
     assert_eq!(stale, [false, false, false, true, true, true]);
 }
 
@@ -232,7 +246,11 @@ fn pe09_segments_are_read_through_and_what_a_snapshot_stands_for_is_named() {
     assert!(first_left > 0);
     let ran = tool(&["log", "dump", data.text()]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("are not in the log any more: a snapshot stands for them"), "{}", ran.err);
+    assert!(
+        ran.err.contains("are not in the log any more: a snapshot stands for them"),
+        "{}",
+        ran.err
+    );
     let lines = ran.lines();
     assert_eq!(lines.last().unwrap()["index"], data.index);
     assert!(lines.windows(2).all(|two| two[0]["index"].as_u64() < two[1]["index"].as_u64()));

@@ -1,4 +1,5 @@
-//! `heft-tools log` on a directory that somebody writes to meanwhile: segments begin and end, snapshots are made, files and blobs go.
+//! `heft-tools log` on a directory that somebody writes to meanwhile: segments begin and end,
+//! snapshots are made, files and blobs go.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;
@@ -31,7 +32,9 @@ fn write(data: &mut Data, stop: &AtomicBool) {
         let blobs = if has_blob { vec![blob] } else { Vec::new() };
         data.ack(number, 9, u64::try_from(number).unwrap(), b"result", blobs);
         // All but a few are forgotten after a while, and then their files go.
-        if let Some(old) = number.checked_sub(20).filter(|old| *old > 1000 && !old.is_multiple_of(7)) {
+        if let Some(old) =
+            number.checked_sub(20).filter(|old| *old > 1000 && !old.is_multiple_of(7))
+        {
             data.push(Record::Forget { job: JobId(id(old)), run: Run(1) });
             files.execute(DiskOp::Remove { blob: id(old << 64) });
         }
@@ -50,7 +53,8 @@ fn pe09_c29_a_directory_that_changes_meanwhile_is_read_without_a_false_word() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&mut data, &stop));
-        let rounds = if std::env::var("HEFT_TEST_SCALE").as_deref() == Ok("long") { 400 } else { 25 };
+        let rounds =
+            if std::env::var("HEFT_TEST_SCALE").as_deref() == Ok("long") { 400 } else { 25 };
         for _ in 0..rounds {
             let verified = tool(&["log", "verify", &path]);
             let dumped = tool(&["log", "dump", &path]);
@@ -64,8 +68,10 @@ fn pe09_c29_a_directory_that_changes_meanwhile_is_read_without_a_false_word() {
                 let end = |text: &str| {
                     text.chars().skip(text.chars().count().saturating_sub(1500)).collect::<String>()
                 };
-                let said: Vec<String> =
-                    all.iter().map(|ran| format!("{}: {}\n{}", ran.code, ran.err, end(&ran.out))).collect();
+                let said: Vec<String> = all
+                    .iter()
+                    .map(|ran| format!("{}: {}\n{}", ran.code, ran.err, end(&ran.out)))
+                    .collect();
                 panic!("{}", said.join("\n----\n"));
             }
             let indexes: Vec<u64> =

@@ -31,7 +31,8 @@ fn pe08_the_state_at_the_end_is_counted_by_phase_queue_and_client() {
     let ran = tool(&["log", "replay", data.text(), "--json", "--jobs"]);
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     let lines = ran.lines();
-    let counts = json!({"announced": 0, "queued": 1, "leased": 0, "gathering": 0, "done": 1, "dead": 1});
+    let counts =
+        json!({"announced": 0, "queued": 1, "leased": 0, "gathering": 0, "done": 1, "dead": 1});
     assert_eq!(
         lines[0],
         json!({
@@ -56,8 +57,9 @@ fn pe08_the_state_at_the_end_is_counted_by_phase_queue_and_client() {
 #[test]
 fn pe08_the_state_after_a_record_is_the_one_of_that_moment() {
     let data = some();
-    let counts =
-        |at: &str| tool(&["log", "replay", data.text(), "--json", "--at", at]).lines()[0]["jobs"].clone();
+    let counts = |at: &str| {
+        tool(&["log", "replay", data.text(), "--json", "--at", at]).lines()[0]["jobs"].clone()
+    };
     assert_eq!(
         counts("4"),
         json!({"announced": 0, "queued": 1, "leased": 1, "gathering": 0, "done": 0, "dead": 0})

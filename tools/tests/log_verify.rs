@@ -1,4 +1,5 @@
-//! `heft-tools log verify`: a flipped byte in each kind of file is found and named, and what is good is called so.
+//! `heft-tools log verify`: a flipped byte in each kind of file is found and named, and what is
+//! good is called so.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;
@@ -15,12 +16,16 @@ const PACK: u128 = 0x9ACC;
 const MANIFEST: u128 = 0x3A21;
 const COMING: u128 = 0xC0;
 
-/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a blob of an input, one of a result, two of a dataset, one
-/// that is still coming, and one that nothing refers to.
+/// Every kind of file: several segments, two snapshots of which the newer has payloads in it, a
+/// blob of an input, one of a result, two of a dataset, one that is still coming, and one that
+/// nothing refers to.
 fn full() -> Data {
     let mut data = Data::with_segments(16 * 1024);
-    let with_blob =
-        Attached { from_ours: true, blobs: vec![id(BLOB)], payload: b"with a blob".to_vec().into() };
+    let with_blob = Attached {
+        from_ours: true,
+        blobs: vec![id(BLOB)],
+        payload: b"with a blob".to_vec().into(),
+    };
     let job = Submission { needs_transfers: true, ..submission(1) };
     data.blob(id(BLOB), 1, true);
     data.push_with(
@@ -32,7 +37,8 @@ fn full() -> Data {
     data.assign(2, 1, 9);
     data.ack(2, 9, 1, b"the result of two", vec![id(PART)]);
     let announced = Submission { inputs: Inputs::Expected, ..submission(3) };
-    let attached = Attached { from_ours: true, blobs: vec![id(COMING)], payload: b"three".to_vec().into() };
+    let attached =
+        Attached { from_ours: true, blobs: vec![id(COMING)], payload: b"three".to_vec().into() };
     data.push_with(Record::Announce { at: data.now(), job: announced }, Some(attached));
     data.blob(id(COMING), 3, false);
     data.blob(id(0xF00), 99, true);
@@ -68,7 +74,8 @@ fn verify(data: &Data) -> Ran {
 
 /// The newest file that is called so.
 fn newest(data: &Data, begin: &str) -> String {
-    let found = std::fs::read_dir(data.file("consensus")).unwrap().map(|entry| entry.unwrap().file_name());
+    let found =
+        std::fs::read_dir(data.file("consensus")).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = found.map(|name| name.into_string().unwrap()).collect();
     names.retain(|name| name.starts_with(begin));
     names.sort();
@@ -96,13 +103,22 @@ fn tf04_a_good_directory_has_a_line_for_each_file() {
     for entry in ["consensus", "blobs"] {
         for file in std::fs::read_dir(data.file(entry)).unwrap() {
             let name = format!("{entry}/{}", file.unwrap().file_name().into_string().unwrap());
-            let lines = ran.out.lines().filter(|line| line.split(' ').next() == Some(&name)).count();
+            let lines =
+                ran.out.lines().filter(|line| line.split(' ').next() == Some(&name)).count();
             assert_eq!(lines, 1, "{name} in\n{}", ran.out);
         }
     }
-    assert!(ran.out.contains("node 0, directory 00000000-0000-0000-0000-00000000004d"), "{}", ran.out);
+    assert!(
+        ran.out.contains("node 0, directory 00000000-0000-0000-0000-00000000004d"),
+        "{}",
+        ran.out
+    );
     assert!(ran.out.contains("sealed with chunk-list, 2 of 2 chunks"), "{}", ran.out);
-    assert!(ran.out.contains("an input of job 00000000-0000-0000-0000-000000000001"), "{}", ran.out);
+    assert!(
+        ran.out.contains("an input of job 00000000-0000-0000-0000-000000000001"),
+        "{}",
+        ran.out
+    );
     assert!(
         ran.out.contains("a part of the result of job 00000000-0000-0000-0000-000000000002"),
         "{}",
@@ -149,12 +165,17 @@ fn tf06_a_flipped_byte_in_a_segment_is_found() {
     assert!(out.contains("is not as it was written"), "{out}");
     flip(&data.file(&finished), mark + 8);
     let ran = verify(&data);
-    assert!(ran.code == 0 && ran.out.contains("the mark that another file follows is torn"), "{}", ran.out);
+    assert!(
+        ran.code == 0 && ran.out.contains("the mark that another file follows is torn"),
+        "{}",
+        ran.out
+    );
 }
 
 /// The segment before the last.
 fn finished_segment(data: &Data) -> String {
-    let found = std::fs::read_dir(data.file("consensus")).unwrap().map(|entry| entry.unwrap().file_name());
+    let found =
+        std::fs::read_dir(data.file("consensus")).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = found.map(|name| name.into_string().unwrap()).collect();
     names.retain(|name| name.starts_with("log-"));
     names.sort();
@@ -242,7 +263,8 @@ fn pe08_what_is_missing_is_named() {
     let map = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let ran = verify(&data);
-    let expected = format!("DAMAGED {}: it is missing, and the blob is a part of the result", path.display());
+    let expected =
+        format!("DAMAGED {}: it is missing, and the blob is a part of the result", path.display());
     assert!(ran.code == 1 && ran.out.contains(&expected), "{}", ran.out);
     // One that the log refers to and that was never sealed.
     let mut unsealed = map.clone();
@@ -255,8 +277,10 @@ fn pe08_what_is_missing_is_named() {
     let data_path = data.file(&format!("blobs/{}", id(PART).simple()));
     std::fs::File::options().write(true).open(&data_path).unwrap().set_len(1 << 20).unwrap();
     let ran = tool(&["log", "verify", data.text(), "--no-blobs"]);
-    let expected =
-        format!("DAMAGED {} at offset 1048576: chunk 1 of 5000 bytes is cut off", data_path.display());
+    let expected = format!(
+        "DAMAGED {} at offset 1048576: chunk 1 of 5000 bytes is cut off",
+        data_path.display()
+    );
     assert!(ran.code == 1 && ran.out.contains(&expected), "{}", ran.out);
 }
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-/// What is held of a job's bytes; a larger job repeats them. It is larger than the caches of processors, so that a
-/// sender reads memory as a real one would.
+/// What is held of a job's bytes; a larger job repeats them. It is larger than the caches of
+/// processors, so that a sender reads memory as a real one would.
 pub(super) const HELD_MAX: u64 = 256 << 20;
 
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;

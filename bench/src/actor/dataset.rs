@@ -1,4 +1,5 @@
-//! heft's own put of a dataset, embedded as any program embeds it. What the bench knows of that API stands here.
+//! heft's own put of a dataset, embedded as any program embeds it. What the bench knows of that API
+//! stands here.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

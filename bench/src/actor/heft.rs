@@ -1,4 +1,5 @@
-//! heft's own client and worker, embedded as any program embeds them. What the bench knows of their APIs stands here.
+//! heft's own client and worker, embedded as any program embeds them. What the bench knows of their
+//! APIs stands here.
 
 use std::fs::File;
 use std::io;
@@ -113,8 +114,8 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// One job from before it is submitted until its result is there, with all parts of it. Says when the leader had taken
-    /// it, if that is noted.
+    /// One job from before it is submitted until its result is there, with all parts of it. Says
+    /// when the leader had taken it, if that is noted.
     async fn one(&self, client: &Client) -> anyhow::Result<Option<Instant>> {
         let mut job = client.submit(self.spec.clone()).await?;
         let taken = match self.notes_taken {
@@ -150,8 +151,11 @@ async fn taken(job: &mut JobHandle) -> Option<Instant> {
 /// The job that is submitted again and again. Without an input it asks for a result of the size.
 fn spec(role: &HeftClient, size: u64, input: Option<Source>) -> JobSpec {
     let wanted = if input.is_some() { 0 } else { size };
-    let request =
-        JobRequest { exec_name: role.group.clone(), args: vec![wanted.to_string()], ..JobRequest::default() };
+    let request = JobRequest {
+        exec_name: role.group.clone(),
+        args: vec![wanted.to_string()],
+        ..JobRequest::default()
+    };
     let inputs = input.map(|source| Input { name: "input.bin".to_owned(), source });
     JobSpec {
         request,
@@ -171,7 +175,8 @@ fn spec(role: &HeftClient, size: u64, input: Option<Source>) -> JobSpec {
     }
 }
 
-/// An input: from memory, or from a file with a hole where it is larger than what memory should hold.
+/// An input: from memory, or from a file with a hole where it is larger than what memory should
+/// hold.
 fn source_of(size: u64, scratch: &Path) -> anyhow::Result<Source> {
     if size <= HELD_MAX {
         return Ok(Source::Memory(incompressible(size)));
@@ -211,7 +216,8 @@ impl ChunkSink for Dropped {
 pub(super) fn worker(role: HeftWorker) -> anyhow::Result<()> {
     end_with_the_director();
     let work_dir = role.scratch.join(format!("work-{}", role.group));
-    std::fs::create_dir_all(&work_dir).with_context(|| format!("cannot make {}", work_dir.display()))?;
+    std::fs::create_dir_all(&work_dir)
+        .with_context(|| format!("cannot make {}", work_dir.display()))?;
     let config = WorkerConfig {
         patterns: vec![format!("job.assign.{}", role.group)],
         parallel_max: role.parallel,
@@ -250,7 +256,8 @@ impl Handler for Ending {
 
 impl Ending {
     async fn finish(&self, job: &Job, context: &JobContext) -> anyhow::Result<()> {
-        let request = job.request.as_ref().map_err(|error| anyhow::anyhow!("no request: {error}"))?;
+        let request =
+            job.request.as_ref().map_err(|error| anyhow::anyhow!("no request: {error}"))?;
         if self.sink == Sink::File {
             // What came inside the request has to be written here; what came beside it is there.
             for file in &request.files {

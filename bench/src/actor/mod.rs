@@ -1,4 +1,5 @@
-//! The processes that do the work, one [`Role`] each. The director starts them and hears their answers.
+//! The processes that do the work, one [`Role`] each. The director starts them and hears their
+//! answers.
 
 mod bytes;
 pub(crate) mod dataset;
@@ -33,25 +34,42 @@ pub(crate) enum Role {
     /// Takes jobs from a leader.
     HeftWorker(HeftWorker),
     /// Moves bytes between the connections of clients and workers.
-    Relay { by: RelayBy },
+    Relay {
+        by: RelayBy,
+    },
     /// Sends jobs through a relay.
-    RelayClient { port: u16, lanes: Lanes, direction: Direction },
-    /// Answers them.
-    RelayWorker { port: u16, lanes: Lanes, files: Option<PathBuf> },
-    /// Puts datasets.
-    DatasetClient { port: u16 },
+    RelayClient {
+        port: u16,
+        lanes: Lanes,
+        direction: Direction,
+    },
+    RelayWorker {
+        port: u16,
+        lanes: Lanes,
+        files: Option<PathBuf>,
+    },
+    DatasetClient {
+        port: u16,
+    },
     /// Passes a file on to so many receivers.
-    FanRelay { receivers: u32 },
+    FanRelay {
+        receivers: u32,
+    },
     /// Sends files to it.
-    FanSender { port: u16 },
+    FanSender {
+        port: u16,
+    },
     /// Writes them down.
-    FanReceiver { port: u16, number: u32, files: PathBuf },
+    FanReceiver {
+        port: u16,
+        number: u32,
+        files: PathBuf,
+    },
 }
 
 /// A client of heft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeftClient {
-    /// The leader's.
     pub(crate) port: u16,
     /// Whose workers get its jobs.
     pub(crate) group: String,
@@ -69,7 +87,6 @@ pub(crate) struct HeftClient {
 /// A worker of heft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeftWorker {
-    /// The leader's.
     pub(crate) port: u16,
     /// Whose jobs it takes.
     pub(crate) group: String,

@@ -56,7 +56,8 @@ pub(super) fn make(path: &Path, size: u64, seed: u64) -> anyhow::Result<()> {
     write(path, |out| Noise::new(seed).write(size, out))
 }
 
-/// Makes a file, and waits until it is on the disk: writing it is not to be found in what is measured next.
+/// Makes a file, and waits until it is on the disk: writing it is not to be found in what is
+/// measured next.
 pub(super) fn write(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -86,7 +87,8 @@ mod tests {
         let made = std::fs::read(&path).unwrap();
         assert_eq!(made, Noise::new(7).bytes(100_003));
         for other in [0, 6, 8, u64::MAX] {
-            let same = Noise::new(other).bytes(100_003).iter().zip(&made).filter(|(a, b)| a == b).count();
+            let same =
+                Noise::new(other).bytes(100_003).iter().zip(&made).filter(|(a, b)| a == b).count();
             assert!(same < 1000, "{same} bytes of seed {other} are those of seed 7");
         }
         assert!((0..100).all(|seed| Noise::new(seed).below(7) < 7));

@@ -101,7 +101,8 @@ impl Bench<'_> {
         let (client, workers) = (self.gate.passed(), self.pool.passed());
         let began = Instant::now();
         let how = How { wait: None, replace, at_leader: false };
-        let report = put(self.gate.port(), CACHE_ID, self.path, how).with_context(|| name.to_owned())?;
+        let report =
+            put(self.gate.port(), CACHE_ID, self.path, how).with_context(|| name.to_owned())?;
         let took = began.elapsed();
         if !report.enough {
             bail!("{name}: not all workers have the dataset: {:?}", report.acks);
@@ -115,7 +116,8 @@ impl Bench<'_> {
         }
         let from_client = self.gate.passed().since(&client).up;
         let passed = self.pool.passed();
-        let to_workers = passed.iter().zip(&workers).map(|(after, before)| after.since(before).down);
+        let to_workers =
+            passed.iter().zip(&workers).map(|(after, before)| after.since(before).down);
         let step = DeltaStep { name, took, from_client, to_workers: to_workers.collect() };
         eprintln!("{}", step.line());
         Ok(step)
@@ -142,7 +144,8 @@ struct Edit {
     put: Vec<u8>,
 }
 
-/// What changes: each at a place somewhere in a part of the file that is its own, in the order of places.
+/// What changes: each at a place somewhere in a part of the file that is its own, in the order of
+/// places.
 fn edits(size: u64, runs: u64, run_bytes: u64, inserts: u64) -> anyhow::Result<Vec<Edit>> {
     let count = runs + inserts;
     let part = size.checked_div(count).unwrap_or_default();

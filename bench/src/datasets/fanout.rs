@@ -1,4 +1,5 @@
-//! One file to several workers: heft's put of a dataset, and in turns with it a relay that writes the same bytes to as many sockets.
+//! One file to several workers: heft's put of a dataset, and in turns with it a relay that writes
+//! the same bytes to as many sockets.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ const WORKERS: u32 = 4;
 const WORKERS_MAX: i64 = 32;
 const ROUNDS: u32 = 7;
 
-/// What a turn may take beyond the time its bytes need, and what even a busy machine moves in a second.
+/// What a turn may take beyond the time its bytes need, and what even a busy machine moves in a
+/// second.
 const TURN_SLACK: Duration = Duration::from_secs(60);
 const BYTES_IN_SECOND_MIN: u64 = 20 << 20;
 
@@ -38,17 +40,20 @@ pub(crate) struct FanoutArgs {
     #[arg(long, default_value_t = ByteSize(SIZE), value_name = "SIZE")]
     size: ByteSize,
 
-    /// Workers that are to have it, 1 to 32; several numbers, with commas, to see what more of them cost.
+    /// Workers that are to have it, 1 to 32; several numbers, with commas, to see what more of them
+    /// cost.
     #[arg(long, default_values_t = [WORKERS], value_delimiter = ',', value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX))]
     workers: Vec<u32>,
 
-    /// Rounds of heft and of the relay, in turns; who goes first changes. Each has bytes of its own.
+    /// Rounds of heft and of the relay, in turns; who goes first changes. Each has bytes of its
+    /// own.
     #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
 
-    /// Also put one more worker behind a gate that lets so many bytes through in a second, 1MiB unless said otherwise, and compare how quickly the
-    /// others have the dataset with it and without it.
+    /// Also put one more worker behind a gate that lets so many bytes through in a second, 1MiB
+    /// unless said otherwise, and compare how quickly the others have the dataset with it and
+    /// without it.
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1MiB")]
     throttle: Option<ByteSize>,
 
@@ -142,7 +147,9 @@ impl Bench<'_> {
             let mut round = FanRound::default();
             for side in turns(&sides, number) {
                 let fan = self.fresh(workers)?;
-                let Some((_, cast)) = casts.iter_mut().find(|(found, _)| *found == side) else { continue };
+                let Some((_, cast)) = casts.iter_mut().find(|(found, _)| *found == side) else {
+                    continue;
+                };
                 let turn = cast
                     .turn(&fan, limit)
                     .with_context(|| format!("round {} of {}", number + 1, name(side)))?;
@@ -177,7 +184,8 @@ impl Bench<'_> {
             Middle::Heft(pool) => pool.passed(),
             Middle::Relay { .. } => Vec::new(),
         };
-        let to_workers = after.iter().zip(&before).map(|(after, before): (&Passed, _)| after.since(before));
+        let to_workers =
+            after.iter().zip(&before).map(|(after, before): (&Passed, _)| after.since(before));
         Ok(FanWire {
             from_client: gate.passed().up,
             to_workers: to_workers.map(|passed| passed.down).collect(),
@@ -200,7 +208,9 @@ impl Bench<'_> {
         for number in 0..self.args.warmup + self.args.rounds {
             let mut turn = |cast: &mut Cast| {
                 let fan = self.fresh(workers)?;
-                cast.turn(&fan, limit).map(|turn| turn.elapsed).context("a round with a slow worker")
+                cast.turn(&fan, limit)
+                    .map(|turn| turn.elapsed)
+                    .context("a round with a slow worker")
             };
             let (without, with) = if number.is_multiple_of(2) {
                 let without = turn(&mut alone)?;
@@ -209,8 +219,11 @@ impl Bench<'_> {
                 let with = turn(&mut beside)?;
                 (turn(&mut alone)?, with)
             };
-            if let Some(number) = (number + 1).checked_sub(self.args.warmup).filter(|number| *number > 0) {
-                let (of, without_ms, with_ms) = (self.args.rounds, without.as_millis(), with.as_millis());
+            if let Some(number) =
+                (number + 1).checked_sub(self.args.warmup).filter(|number| *number > 0)
+            {
+                let (of, without_ms, with_ms) =
+                    (self.args.rounds, without.as_millis(), with.as_millis());
                 eprintln!(
                     "round {number}/{of}: {without_ms} ms without the slow worker, {with_ms} ms with it"
                 );
@@ -295,7 +308,9 @@ impl Cast {
         loop {
             match self.client.answer_within(CHECK_EVERY)? {
                 Some(Answer::Fanned(fanned)) if fanned.right >= fan.wait => return Ok(fanned),
-                Some(answer) => bail!("{} are to have the file, and the client says {answer:?}", fan.wait),
+                Some(answer) => {
+                    bail!("{} are to have the file, and the client says {answer:?}", fan.wait)
+                }
                 None => {}
             }
             match &mut self.middle {
@@ -347,7 +362,9 @@ mod tests {
     }
 
     fn parsed(words: &str) -> FanoutArgs {
-        Cli::try_parse_from(std::iter::once("fanout").chain(words.split_whitespace())).unwrap().fanout
+        Cli::try_parse_from(std::iter::once("fanout").chain(words.split_whitespace()))
+            .unwrap()
+            .fanout
     }
 
     #[test]
@@ -357,7 +374,10 @@ mod tests {
         assert!(args.throttle.is_none() && args.sides().len() == 2);
         assert_eq!(args.common.variant().leader_args()[5], "disk");
         let args = parsed("--workers 1,2,32 --throttle --only heft --durability memory");
-        assert_eq!((args.workers.as_slice(), args.throttle), (&[1, 2, 32][..], Some(ByteSize(1 << 20))));
+        assert_eq!(
+            (args.workers.as_slice(), args.throttle),
+            (&[1, 2, 32][..], Some(ByteSize(1 << 20)))
+        );
         assert_eq!(args.sides().len(), 1);
         assert!(args.limit(32) > args.limit(1));
         for bad in ["--workers 0", "--workers 33", "--rounds 0", "--size many"] {

@@ -1,4 +1,5 @@
-//! How many bytes jobs have moved to workers that share datasets, by where the leader sends the jobs.
+//! How many bytes jobs have moved to workers that share datasets, by where the leader sends the
+//! jobs.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -25,7 +26,8 @@ const ROOM: u64 = 8;
 const SET_BYTES: u64 = 16 << 20;
 const PARALLEL: u32 = 2;
 
-/// The policies unless told otherwise: the one that is judged before the one that it is compared with.
+/// The policies unless told otherwise: the one that is judged before the one that it is compared
+/// with.
 const POLICIES: [&str; 2] = ["locality", "least-load"];
 
 /// The program that jobs run: it takes its time.
@@ -45,7 +47,8 @@ pub(crate) struct LocalityArgs {
     #[arg(long, default_value_t = JOBS, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     jobs: u64,
 
-    /// Datasets, which the leader alone has at first. Each is needed equally often, in an order that is mixed.
+    /// Datasets, which the leader alone has at first. Each is needed equally often, in an order
+    /// that is mixed.
     #[arg(long, default_value_t = SETS, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     sets: u64,
 
@@ -83,13 +86,15 @@ pub(crate) fn run(args: &LocalityArgs) -> anyhow::Result<ExitCode> {
     let scratch = scratch::make(args.common.data.as_deref())?;
     let mut placed = Vec::new();
     for policy in &args.policies {
-        let found = measure(args, policy, scratch.path()).with_context(|| format!("policy {policy}"))?;
+        let found =
+            measure(args, policy, scratch.path()).with_context(|| format!("policy {policy}"))?;
         eprintln!("{}", found.line(args.size.0));
         placed.push(found);
     }
     let (jobs, sets, size) = (args.jobs, args.sets, args.size.0);
     let (workers, room) = (args.workers, args.room);
-    let report = LocalityReport { jobs, sets, size, workers, room, placed, machine: Machine::of_this_run() };
+    let report =
+        LocalityReport { jobs, sets, size, workers, room, placed, machine: Machine::of_this_run() };
     match args.common.json {
         true => println!("{}", report.json()),
         false => print!("{}", report.table()),
@@ -118,7 +123,8 @@ fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<
     for set in 0..args.sets {
         content::make(&path, args.size.0, set)?;
         let how = How { wait: None, replace: false, at_leader: true };
-        put(pool.port(), &cache_id(set), &path, how).with_context(|| format!("putting set {set}"))?;
+        put(pool.port(), &cache_id(set), &path, how)
+            .with_context(|| format!("putting set {set}"))?;
     }
     let before: u64 = pool.passed().iter().map(|passed| passed.down).sum();
     let began = Instant::now();
@@ -137,8 +143,11 @@ fn measure(args: &LocalityArgs, policy: &str, scratch: &Path) -> anyhow::Result<
 fn install(dir: &Path, time: Duration) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let path = dir.join(PROGRAM);
-    let rest =
-        if time.is_zero() { "exit 0".to_owned() } else { format!("exec sleep {}", time.as_secs_f64()) };
+    let rest = if time.is_zero() {
+        "exit 0".to_owned()
+    } else {
+        format!("exec sleep {}", time.as_secs_f64())
+    };
     std::fs::write(&path, format!("#!/bin/sh\n{rest}\n"))?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
 }
@@ -159,8 +168,11 @@ fn order(jobs: u64, sets: u64) -> Vec<u64> {
 }
 
 async fn run_jobs(port: u16, sets: &[u64]) -> anyhow::Result<()> {
-    let options =
-        Options { connect_wait: Some(CONNECT_MAX), desired: u32::MAX, ..Options::new("bench-locality") };
+    let options = Options {
+        connect_wait: Some(CONNECT_MAX),
+        desired: u32::MAX,
+        ..Options::new("bench-locality")
+    };
     let client = Client::connect(&format!("127.0.0.1:{port}"), &options).await?;
     let mut running = Vec::new();
     for set in sets {
@@ -190,7 +202,10 @@ mod tests {
         for set in 0..20 {
             assert_eq!(order.iter().filter(|found| **found == set).count(), 10);
         }
-        assert!(order.windows(2).filter(|pair| pair[1] == (pair[0] + 1) % 20).count() < 40, "{order:?}");
+        assert!(
+            order.windows(2).filter(|pair| pair[1] == (pair[0] + 1) % 20).count() < 40,
+            "{order:?}"
+        );
         assert_eq!(order, super::order(200, 20));
     }
 }

@@ -1,5 +1,5 @@
-//! What is measured of datasets: how quickly a dataset gets to many workers, how much of it moves when it changes, and how much jobs
-//! have moved that share datasets.
+//! What is measured of datasets: how quickly a dataset gets to many workers, how much of it moves
+//! when it changes, and how much jobs have moved that share datasets.
 
 mod content;
 pub(crate) mod delta;
@@ -44,7 +44,8 @@ struct Common {
     #[arg(long, value_enum, default_value_t)]
     durability: DurabilityArg,
 
-    /// Where all files are, in a directory that is removed at the end. Default: beside this program.
+    /// Where all files are, in a directory that is removed at the end. Default: beside this
+    /// program.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -71,6 +72,8 @@ impl Common {
 
 fn warn_of_debug_build() {
     if cfg!(debug_assertions) {
-        eprintln!("heft-bench: this is a debug build, its figures mean nothing: use cargo run --release");
+        eprintln!(
+            "heft-bench: this is a debug build, its figures mean nothing: use cargo run --release"
+        );
     }
 }

@@ -15,8 +15,8 @@ use crate::variant::Variant;
 const JOIN_MAX: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// The most that a worker takes: all processes share one machine, and a place that is offered later because of the others would be
-/// what is measured.
+/// The most that a worker takes: all processes share one machine, and a place that is offered later
+/// because of the others would be what is measured.
 const CPU_CAP: &str = "0.95";
 
 /// How long a leader may take to answer.
@@ -55,13 +55,15 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Starts all of them, with their files beneath this directory, and waits until every worker has come to the leader.
+    /// Starts all of them, with their files beneath this directory, and waits until every worker
+    /// has come to the leader.
     pub(super) fn start(plan: &PoolPlan, dir: &Path) -> anyhow::Result<Pool> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let policy = plan.policy.as_deref().map(|policy| ["--policy", policy]);
         let more: &[&str] = policy.as_ref().map_or(&[], |words| words);
         let (leader, port) = Actor::start_leader_with(plan.variant, &dir.join("leader"), more)?;
-        let mut pool = Pool { workers: Vec::new(), leader, port, gates: Vec::new(), dir: dir.to_owned() };
+        let mut pool =
+            Pool { workers: Vec::new(), leader, port, gates: Vec::new(), dir: dir.to_owned() };
         for number in 0..plan.workers {
             let rate = plan.throttle.filter(|_| number + 1 == plan.workers);
             let dialled = if plan.counted || rate.is_some() {
@@ -96,7 +98,10 @@ impl Pool {
             }
             self.check_alive()?;
             if Instant::now() >= until {
-                bail!("{here} of {wanted} workers have come to the leader in {} s", JOIN_MAX.as_secs());
+                bail!(
+                    "{here} of {wanted} workers have come to the leader in {} s",
+                    JOIN_MAX.as_secs()
+                );
             }
             std::thread::sleep(ASK_EVERY);
         }
@@ -112,7 +117,6 @@ impl Pool {
         self.ask(&ask::DatasetRm { cache_id: cache_id.to_owned() }).map(drop)
     }
 
-    /// The leader's.
     pub(super) fn port(&self) -> u16 {
         self.port
     }

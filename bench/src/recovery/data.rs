@@ -1,5 +1,6 @@
-//! Makes the data directory of a leader that ended with many jobs in its queue: by the store that the leader itself writes with, the
-//! records that it would have written, but without a sync for each few of them.
+//! Makes the data directory of a leader that ended with many jobs in its queue: by the store that
+//! the leader itself writes with, the records that it would have written, but without a sync for
+//! each few of them.
 
 use std::fs::File;
 use std::path::Path;
@@ -59,7 +60,11 @@ impl Maker {
     fn new() -> anyhow::Result<Maker> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let key = routing_key(&format!("job.submit.{GROUP}"), Some(GROUP))?;
-        Ok(Maker { client: ClientId("bench-recovery".into()), key, at: Micros::default().plus(since) })
+        Ok(Maker {
+            client: ClientId("bench-recovery".into()),
+            key,
+            at: Micros::default().plus(since),
+        })
     }
 
     /// As a leader has it that read this request.
@@ -108,7 +113,8 @@ impl Maker {
         let payload = self.payload(job, content);
         let job = self.submission(job, &payload, None);
         let record = Record::Enqueue { at: self.at, job, children: Vec::new(), kept: true };
-        let attached = Some(Attached { from_ours: true, blobs: Vec::new(), payload: payload.into() });
+        let attached =
+            Some(Attached { from_ours: true, blobs: Vec::new(), payload: payload.into() });
         Append { index: Index(index), record, attached }
     }
 }
@@ -120,7 +126,8 @@ pub(super) fn queue(data: &Path, count: u64, size: u64) -> anyhow::Result<()> {
     disk.make_dir(CONSENSUS)?;
     let (maker, failed) = (Maker::new()?, || format!("cannot write the log in {}", data.display()));
     let content = maker.content_for(size);
-    let segment = (count.saturating_mul(size) / SEGMENTS_MIN).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES);
+    let segment =
+        (count.saturating_mul(size) / SEGMENTS_MIN).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES);
     let mut log = Log::begin(disk.clone(), owner, segment, 1)?;
     format::claim(&*disk, owner)?;
     // The first that a leader hears of a client is how many of its jobs may run.
@@ -139,7 +146,8 @@ pub(super) fn queue(data: &Path, count: u64, size: u64) -> anyhow::Result<()> {
     log.note_synced().with_context(failed)
 }
 
-/// Makes the snapshot that a leader would have made of all segments but the last. Gives its bytes, if there was anything to make it of.
+/// Makes the snapshot that a leader would have made of all segments but the last. Gives its bytes,
+/// if there was anything to make it of.
 pub(super) fn snapshot(data: &Path) -> anyhow::Result<Option<u64>> {
     let disk = DataDir::claim(data)?;
     let owner = format::owner_of(&disk)?.context("it is nobody's data directory")?;
@@ -147,8 +155,9 @@ pub(super) fn snapshot(data: &Path) -> anyhow::Result<Option<u64>> {
     Ok(snapshot::make(&disk, owner, open, u64::MAX)?.map(|made| made.bytes))
 }
 
-/// Adds jobs with blobs of so many bytes in all. Their files have holes where the bytes would be, and maps that say so: all is
-/// as it would be after clients had sent zeros. Gives the number of blobs.
+/// Adds jobs with blobs of so many bytes in all. Their files have holes where the bytes would be,
+/// and maps that say so: all is as it would be after clients had sent zeros. Gives the number of
+/// blobs.
 pub(super) fn add_blobs(data: &Path, bytes: u64) -> anyhow::Result<u64> {
     let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data)?);
     let mut opened = heft::store::open(&disk, NODE, Uuid::new_v4(), SEGMENT_BYTES)?;
@@ -163,7 +172,11 @@ pub(super) fn add_blobs(data: &Path, bytes: u64) -> anyhow::Result<u64> {
         write_blob(&*disk, opened.owner, blob, job, size)
             .with_context(|| format!("cannot write a blob in {}", data.display()))?;
         let reference = BlobRef { id: blob, size, digest: None };
-        let file = InputFile { name: "input.bin".to_owned(), blob: Some(reference), ..InputFile::default() };
+        let file = InputFile {
+            name: "input.bin".to_owned(),
+            blob: Some(reference),
+            ..InputFile::default()
+        };
         let payload: Bytes = maker.request(job, file).to_json().into();
         let job = maker.submission(job, &payload, Some(size));
         let attached = Attached { from_ours: true, blobs: vec![blob], payload: payload.into() };
@@ -188,7 +201,13 @@ pub(super) fn add_blobs(data: &Path, bytes: u64) -> anyhow::Result<u64> {
 }
 
 /// A blob that is whole and sealed, and is nothing but a hole.
-fn write_blob(disk: &dyn Disk, owner: Owner, blob: Uuid, job: Uuid, size: u64) -> anyhow::Result<()> {
+fn write_blob(
+    disk: &dyn Disk,
+    owner: Owner,
+    blob: Uuid,
+    job: Uuid,
+    size: u64,
+) -> anyhow::Result<()> {
     let open = Open {
         purpose: Purpose::Input,
         codec: Codec::None,
@@ -236,8 +255,8 @@ pub(super) fn log_bytes(data: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Has the system forget what it holds of the files in memory, as after a restart of the machine. Where it does not, they are read
-/// from there.
+/// Has the system forget what it holds of the files in memory, as after a restart of the machine.
+/// Where it does not, they are read from there.
 pub(super) fn forget_pages(data: &Path) -> anyhow::Result<()> {
     each_file(data, |path, _| {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -254,12 +273,17 @@ fn forget(file: &File) {
 #[cfg(not(target_os = "linux"))]
 fn forget(_file: &File) {}
 
-fn each_file(data: &Path, mut each: impl FnMut(&Path, u64) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn each_file(
+    data: &Path,
+    mut each: impl FnMut(&Path, u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     for dir in [CONSENSUS, BLOBS].map(|name| data.join(name)) {
         let entries = match std::fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| format!("cannot list {}", dir.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot list {}", dir.display()));
+            }
         };
         for entry in entries {
             let entry = entry?;
@@ -286,17 +310,31 @@ mod tests {
         let loaded = load(&*disk, owner, UpTo::End).unwrap();
         assert!(loaded.snapshot.is_some() && loaded.bad_snapshots.is_empty());
         let replay = &loaded.replay;
-        assert_eq!((replay.state.job_count(), replay.inputs.len(), replay.index.0), (302, 302, 1 + 300 + 4));
-        assert!(
-            replay.state.jobs().all(|job| matches!(job.phase, Phase::Queued { .. }) && !job.is_announced())
+        assert_eq!(
+            (replay.state.job_count(), replay.inputs.len(), replay.index.0),
+            (302, 302, 1 + 300 + 4)
         );
-        let mut log = Log::go_on(disk.clone(), owner, SEGMENT_BYTES, &loaded.tail.unwrap()).unwrap();
+        assert!(
+            replay
+                .state
+                .jobs()
+                .all(|job| matches!(job.phase, Phase::Queued { .. }) && !job.is_announced())
+        );
+        let mut log =
+            Log::go_on(disk.clone(), owner, SEGMENT_BYTES, &loaded.tail.unwrap()).unwrap();
         for (job, held) in &replay.inputs {
             let payload = log.read(&held.place).unwrap();
             let request = JobRequest::parse(&payload).unwrap();
             assert_eq!((request.job_id, request.exec_name.as_str()), (job.0, GROUP));
-            assert_eq!(replay.state.job(*job).unwrap().submission.fingerprint, digest::blake3(&payload));
-            assert!(!held.blobs.is_empty() || (1000..=1024).contains(&payload.len()), "{}", payload.len());
+            assert_eq!(
+                replay.state.job(*job).unwrap().submission.fingerprint,
+                digest::blake3(&payload)
+            );
+            assert!(
+                !held.blobs.is_empty() || (1000..=1024).contains(&payload.len()),
+                "{}",
+                payload.len()
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! How long a leader takes to begin where an earlier one ended, and what it then holds in memory: with many small jobs in its log,
-//! with a snapshot of them, and with large blobs beside them.
+//! How long a leader takes to begin where an earlier one ended, and what it then holds in memory:
+//! with many small jobs in its log, with a snapshot of them, and with large blobs beside them.
 
 mod data;
 
@@ -61,7 +61,8 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, default_value_t = STARTS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// Where the data directory is, in a directory that is removed at the end. Default: beside this program.
+    /// Where the data directory is, in a directory that is removed at the end. Default: beside this
+    /// program.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -73,7 +74,9 @@ pub(crate) struct RecoveryArgs {
 /// Measures what the arguments say and reports it.
 pub(crate) fn run(args: &RecoveryArgs) -> anyhow::Result<ExitCode> {
     if cfg!(debug_assertions) {
-        eprintln!("heft-bench: this is a debug build, its figures mean nothing: use cargo run --release");
+        eprintln!(
+            "heft-bench: this is a debug build, its figures mean nothing: use cargo run --release"
+        );
     }
     let scratch = scratch::make(args.data.as_deref())?;
     let (empty, full) = (scratch.path().join("empty"), scratch.path().join("full"));

@@ -11,7 +11,8 @@ use super::{Machine, per};
 /// What may move of a dataset in which a few runs have changed.
 const CHANGED_MAX: f64 = 0.03;
 
-/// What may move with the policy that knows where datasets are, of what moves with one that does not.
+/// What may move with the policy that knows where datasets are, of what moves with one that does
+/// not.
 const LOCALITY_MAX: f64 = 0.35;
 
 /// A put, and the bytes that it moved.
@@ -20,7 +21,6 @@ pub(crate) struct DeltaStep {
     pub(crate) name: &'static str,
     pub(crate) took: Duration,
     pub(crate) from_client: u64,
-    /// To each.
     pub(crate) to_workers: Vec<u64>,
 }
 
@@ -33,7 +33,10 @@ impl DeltaStep {
     pub(crate) fn line(&self) -> String {
         let (client, worker) = (ByteSize(self.from_client), ByteSize(self.to_worker_max()));
         let seconds = self.took.as_secs_f64();
-        format!("{}: {seconds:.2} s, {client} from the client, {worker} to a worker at most", self.name)
+        format!(
+            "{}: {seconds:.2} s, {client} from the client, {worker} to a worker at most",
+            self.name
+        )
     }
 }
 
@@ -85,7 +88,6 @@ impl DeltaReport {
         }))
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         let (size, changed) = (ByteSize(self.size), ByteSize(self.changed_bytes));
         let mut text = format!(
@@ -138,7 +140,10 @@ impl Placed {
     pub(crate) fn line(&self, size: u64) -> String {
         let sets = per(self.moved as f64, size as f64).unwrap_or_default();
         let (moved, seconds) = (ByteSize(self.moved), self.took.as_secs_f64());
-        format!("{}: {moved} to workers, as much as {sets:.1} datasets, in {seconds:.2} s", self.policy)
+        format!(
+            "{}: {moved} to workers, as much as {sets:.1} datasets, in {seconds:.2} s",
+            self.policy
+        )
     }
 }
 
@@ -185,7 +190,6 @@ impl LocalityReport {
         }))
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
             "\nlocality: {} jobs over {} datasets of {}, {} workers with room for {} each\n{}\n\n",
@@ -201,7 +205,8 @@ impl LocalityReport {
         }
         if let Some(ratio) = self.ratio() {
             let met = if self.is_met() { "met" } else { "not met" };
-            text += &format!("\ngoal: at most {LOCALITY_MAX} of the bytes move: {ratio:.2}, {met}\n");
+            text +=
+                &format!("\ngoal: at most {LOCALITY_MAX} of the bytes move: {ratio:.2}, {met}\n");
         }
         text
     }
@@ -240,8 +245,11 @@ mod tests {
 
     #[test]
     fn policies_are_compared_by_what_moves() {
-        let placed =
-            |policy: &str, moved| Placed { policy: policy.to_owned(), moved, took: Duration::from_secs(1) };
+        let placed = |policy: &str, moved| Placed {
+            policy: policy.to_owned(),
+            moved,
+            took: Duration::from_secs(1),
+        };
         let report = LocalityReport {
             jobs: 200,
             sets: 20,
@@ -252,7 +260,10 @@ mod tests {
             machine: Machine::default(),
         };
         let found = report.json();
-        assert_eq!((&found["ratio"], &found["goals"]["moved"]["met"]), (&json!(0.25), &json!(true)));
+        assert_eq!(
+            (&found["ratio"], &found["goals"]["moved"]["met"]),
+            (&json!(0.25), &json!(true))
+        );
         assert!(report.table().contains("as much as 30.0 sets"), "{}", report.table());
     }
 }

@@ -1,5 +1,5 @@
-//! The parts of a report that are about the disk: what it does by itself, what leaders that keep their jobs ask of it, and whether
-//! they are as fast as they are to be.
+//! The parts of a report that are about the disk: what it does by itself, what leaders that keep
+//! their jobs ask of it, and whether they are as fast as they are to be.
 
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use crate::variant::{Durability, Side, Variant, Verify};
 use super::figures::{Spread, rounded};
 use super::{MIB, Round, per, table};
 
-/// What a push to a disk leader is held to: this share of the same push to a leader in memory that checks what it passes on,
-/// or that share of what the disk does by itself, whichever is less.
+/// What a push to a disk leader is held to: this share of the same push to a leader in memory that
+/// checks what it passes on, or that share of what the disk does by itself, whichever is less.
 const MEMORY_SHARE: f64 = 0.70;
 const DISK_SHARE: f64 = 0.80;
 
@@ -81,7 +81,8 @@ impl DiskSum {
     }
 
     pub(super) fn text(&self) -> String {
-        let how = if self.direct { "O_DIRECT" } else { "by the page cache, as it takes no O_DIRECT" };
+        let how =
+            if self.direct { "O_DIRECT" } else { "by the page cache, as it takes no O_DIRECT" };
         let line = |what: &str, rate: &Spread| {
             format!("{what:28}{:>6.0} MiB/s   ({:.0} to {:.0})\n", rate.median, rate.min, rate.max)
         };
@@ -125,7 +126,8 @@ impl LogUse {
     }
 
     pub(super) fn line(&self) -> String {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
+        let number =
+            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         format!(
             "{} jobs and {} records to a sync, {} of them of {} on average; {} bytes for a job",
             number(self.per_sync(self.jobs)),
@@ -148,8 +150,8 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    /// Where all that is needed was measured: the variant in memory, with the same driver, and the disk. Only where both leaders
-    /// check what they pass on: a disk leader does in any case.
+    /// Where all that is needed was measured: the variant in memory, with the same driver, and the
+    /// disk. Only where both leaders check what they pass on: a disk leader does in any case.
     pub(super) fn new(rounds: &[Round], variant: Variant) -> Option<Goal> {
         if variant.durability != Durability::Disk || variant.verify != Verify::Hop {
             return None;

@@ -65,7 +65,6 @@ impl FanRound {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FanWire {
     pub(crate) from_client: u64,
-    /// To each.
     pub(crate) to_workers: Vec<u64>,
 }
 
@@ -199,7 +198,6 @@ impl Sum<'_> {
 pub(crate) struct Throttled {
     /// What the slow one gets in a second.
     pub(crate) rate: u64,
-    /// The others.
     pub(crate) workers: u32,
     /// How long it took until the others had the dataset: without the slow one, and with it.
     pub(crate) rounds: Vec<(Duration, Duration)>,
@@ -208,7 +206,8 @@ pub(crate) struct Throttled {
 impl Throttled {
     /// Their rate with it to their rate without it.
     fn ratios(&self) -> Option<Spread> {
-        let ratio = |(without, with): &(Duration, Duration)| per(without.as_secs_f64(), with.as_secs_f64());
+        let ratio =
+            |(without, with): &(Duration, Duration)| per(without.as_secs_f64(), with.as_secs_f64());
         Spread::of(self.rounds.iter().filter_map(ratio))
     }
 
@@ -250,18 +249,29 @@ struct Goal {
     limit: f64,
     found: f64,
     met: bool,
-    /// For people.
     show: fn(f64) -> String,
 }
 
 impl Goal {
     fn at_most(name: &'static str, words: &'static str, limit: f64, found: f64) -> Goal {
-        Goal { name, words, limit, found, met: found <= limit, show: |value| rounded(value).to_string() }
+        Goal {
+            name,
+            words,
+            limit,
+            found,
+            met: found <= limit,
+            show: |value| rounded(value).to_string(),
+        }
     }
 
     fn line(&self) -> String {
         let met = if self.met { "met" } else { "not met" };
-        format!("goal: {} {}: {}, {met}\n", self.words, (self.show)(self.limit), (self.show)(self.found))
+        format!(
+            "goal: {} {}: {}, {met}\n",
+            self.words,
+            (self.show)(self.limit),
+            (self.show)(self.found)
+        )
     }
 }
 
@@ -277,15 +287,21 @@ impl FanReport {
     /// Those whose figures are there. The first series is the one that is judged by time.
     fn goals(&self) -> Vec<Goal> {
         let time = self.series.first().and_then(FanSeries::ratio);
-        let rss = self.series.iter().filter_map(|series| series.heft_rss).map(|rss| rss.middle as f64);
+        let rss =
+            self.series.iter().filter_map(|series| series.heft_rss).map(|rss| rss.middle as f64);
         let wire = self.series.iter().filter_map(|series| series.wire.as_ref());
         let from_client = wire.filter_map(|wire| per(wire.from_client as f64, self.size as f64));
         let beside = self.throttled.as_ref().and_then(Throttled::ratio);
         let goals = [
-            time.map(|found| Goal::at_most("time", "a put's time to the relay's, at most", TIME_MAX, found)),
+            time.map(|found| {
+                Goal::at_most("time", "a put's time to the relay's, at most", TIME_MAX, found)
+            }),
             most(rss).map(|found| {
                 let words = "the leader's memory, at most";
-                Goal { show: mib, ..Goal::at_most("leader_rss_bytes", words, RSS_MAX as f64, found) }
+                Goal {
+                    show: mib,
+                    ..Goal::at_most("leader_rss_bytes", words, RSS_MAX as f64, found)
+                }
             }),
             most(from_client).map(|found| {
                 let words = "bytes from the client to those of the dataset, at most";
@@ -293,7 +309,10 @@ impl FanReport {
             }),
             beside.map(|found| {
                 let words = "the rate beside a slow worker to the rate without it, at least";
-                Goal { met: found >= BESIDE_MIN, ..Goal::at_most("beside_slow", words, BESIDE_MIN, found) }
+                Goal {
+                    met: found >= BESIDE_MIN,
+                    ..Goal::at_most("beside_slow", words, BESIDE_MIN, found)
+                }
             }),
         ];
         goals.into_iter().flatten().collect()
@@ -339,12 +358,15 @@ impl FanReport {
         }))
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         let variant = self.variant;
         let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or_default();
         let mut text = format!("\nfanout: a dataset of {}", ByteSize(self.size));
-        text += &format!(", driver {}, durability {}\n", variant.driver.name(), variant.durability.name());
+        text += &format!(
+            ", driver {}, durability {}\n",
+            variant.driver.name(),
+            variant.durability.name()
+        );
         text += &format!("medians of {rounds} rounds; {}\n\n", self.machine.line());
         text += &row([
             "workers",
@@ -449,7 +471,13 @@ mod tests {
         let rounds = [(100, 125), (100, 100), (90, 100)];
         let rounds = rounds.map(|(a, b)| (Duration::from_millis(a), Duration::from_millis(b)));
         let throttled = Some(Throttled { rate: 1 << 20, workers: 4, rounds: rounds.to_vec() });
-        FanReport { size: 1000, variant: HEFT, series: vec![series], throttled, machine: Machine::default() }
+        FanReport {
+            size: 1000,
+            variant: HEFT,
+            series: vec![series],
+            throttled,
+            machine: Machine::default(),
+        }
     }
 
     #[test]
@@ -482,6 +510,9 @@ mod tests {
         report.series[0].rounds.iter_mut().for_each(|round| round.heft = None);
         let (text, found) = (report.table(), report.json());
         assert!(!text.contains("median time") && found["ratio"]["time"].is_null(), "{text}");
-        assert!(found["series"][0]["heft"].is_null() && found["goals"].get("time").is_none(), "{found}");
+        assert!(
+            found["series"][0]["heft"].is_null() && found["goals"].get("time").is_none(),
+            "{found}"
+        );
     }
 }

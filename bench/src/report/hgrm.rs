@@ -1,4 +1,5 @@
-//! Percentile distributions in the text form that all HdrHistogram tools read and plot, in microseconds.
+//! Percentile distributions in the text form that all HdrHistogram tools read and plot, in
+//! microseconds.
 
 use std::fmt::Write as _;
 
@@ -9,14 +10,20 @@ const TICKS_PER_HALF: u32 = 5;
 
 pub(super) fn render(latencies: &Latencies) -> String {
     let histogram = latencies.histogram();
-    let mut text =
-        format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
+    let mut text = format!(
+        "{:>12} {:>14} {:>10} {:>14}\n\n",
+        "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
+    );
     let mut total = 0;
     for step in histogram.iter_quantiles(TICKS_PER_HALF) {
         total += step.count_since_last_iteration();
         let (value, quantile) = (micros(step.value_iterated_to()), step.quantile_iterated_to());
         let line = match quantile < 1.0 {
-            true => writeln!(text, "{value:12.3} {quantile:2.12} {total:10} {:14.2}", 1.0 / (1.0 - quantile)),
+            true => writeln!(
+                text,
+                "{value:12.3} {quantile:2.12} {total:10} {:14.2}",
+                1.0 / (1.0 - quantile)
+            ),
             false => writeln!(text, "{value:12.3} {quantile:2.12} {total:10}"),
         };
         // Writing to a text never fails.
@@ -26,7 +33,11 @@ pub(super) fn render(latencies: &Latencies) -> String {
     let max = micros(histogram.max());
     text += &format!("#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]\n");
     text += &format!("#[Max     = {max:12.3}, Total count    = {:12}]\n", histogram.len());
-    text += &format!("#[Buckets = {:12}, SubBuckets     = {:12}]\n", histogram.buckets(), sub_buckets());
+    text += &format!(
+        "#[Buckets = {:12}, SubBuckets     = {:12}]\n",
+        histogram.buckets(),
+        sub_buckets()
+    );
     text
 }
 
@@ -53,13 +64,17 @@ mod tests {
             .map(|line| line.split_whitespace().map(|cell| cell.parse().unwrap()).collect())
             .collect();
         assert!(rows.iter().all(|row| row.len() == 4 || row == rows.last().unwrap()), "{text}");
-        assert!(rows.windows(2).all(|pair| pair[0][0] <= pair[1][0] && pair[0][2] <= pair[1][2]), "{text}");
+        assert!(
+            rows.windows(2).all(|pair| pair[0][0] <= pair[1][0] && pair[0][2] <= pair[1][2]),
+            "{text}"
+        );
         let half = rows.iter().find(|row| row[1] >= 0.5).unwrap();
         assert!((499_000.0..=502_000.0).contains(&half[0]) && half[2] == 500.0, "{half:?}");
         assert_eq!((rows.last().unwrap()[1], rows.last().unwrap()[2]), (1.0, 1000.0));
         let foot: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
         assert!(
-            foot[0].starts_with("#[Mean    =   500") && foot[0].contains(", StdDeviation   =   288"),
+            foot[0].starts_with("#[Mean    =   500")
+                && foot[0].contains(", StdDeviation   =   288"),
             "{foot:?}"
         );
         assert!(foot[1].contains("Total count    =         1000]"), "{foot:?}");

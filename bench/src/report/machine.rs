@@ -42,7 +42,6 @@ impl Machine {
         report
     }
 
-    /// For people.
     pub(super) fn line(&self) -> String {
         let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
         format!(
@@ -57,13 +56,17 @@ impl Machine {
 
 fn commit() -> Option<String> {
     let git = |words: &[&str]| {
-        let out = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output().ok()?;
+        let out = Command::new("git")
+            .args(["-C", env!("CARGO_MANIFEST_DIR")])
+            .args(words)
+            .output()
+            .ok()?;
         let text = String::from_utf8(out.stdout).ok()?;
         out.status.success().then(|| text.trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|text| !text.is_empty());
     Some(if changed { format!("{commit}+") } else { commit })
 }
 
@@ -78,7 +81,10 @@ mod tests {
 
     #[test]
     fn the_processor_is_named() {
-        assert_eq!(model("processor\t: 0\nmodel name\t: A  B\nflags : x\n"), Some("A  B".to_owned()));
+        assert_eq!(
+            model("processor\t: 0\nmodel name\t: A  B\nflags : x\n"),
+            Some("A  B".to_owned())
+        );
         assert_eq!(model("nothing"), None);
         assert!(Machine::of_this_run().command.starts_with("heft-bench"));
     }

@@ -1,15 +1,16 @@
 //! What was found, and its forms: one JSON object, a table for people, histograms and a plot.
 //!
-//! A ratio is that of two sides in the same round, which ran within seconds; what is reported is the median over all rounds, with the
-//! least and the largest. Percentiles are those of all rounds' jobs together.
+//! A ratio is that of two sides in the same round, which ran within seconds; what is reported is
+//! the median over all rounds, with the least and the largest. Percentiles are those of all rounds'
+//! jobs together.
 
+mod datasets;
 mod disk;
 mod fanout;
 mod figures;
 mod hgrm;
 mod machine;
 mod recovery;
-mod datasets;
 mod svg;
 mod table;
 
@@ -26,12 +27,12 @@ use crate::latency::Latencies;
 use crate::status::LogCost;
 use crate::variant::{Driver, Durability, Side, Variant};
 
+pub(crate) use datasets::{DeltaReport, DeltaStep, LocalityReport, Placed};
 use disk::{DiskSum, Goal, LogUse};
 pub(crate) use fanout::{FanReport, FanRound, FanSeries, FanTurn, FanWire, Throttled};
 use figures::{Spread, rounded};
 pub(crate) use machine::Machine;
 pub(crate) use recovery::{Ran, RecoveryReport, Start, Started};
-pub(crate) use datasets::{DeltaReport, DeltaStep, LocalityReport, Placed};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;
@@ -161,7 +162,12 @@ impl Round {
     }
 
     /// One side's figure to that of another.
-    fn ratio(&self, one: Side, other: Side, figure: impl Fn(&Measured) -> Option<f64>) -> Option<f64> {
+    fn ratio(
+        &self,
+        one: Side,
+        other: Side,
+        figure: impl Fn(&Measured) -> Option<f64>,
+    ) -> Option<f64> {
         per(figure(self.get(one)?)?, figure(self.get(other)?)?)
     }
 
@@ -227,8 +233,10 @@ impl Sum {
             }
         }
         let logs = rounds.iter().filter_map(|round| round.log_use());
-        let log =
-            logs.reduce(|sum, more| LogUse { jobs: sum.jobs + more.jobs, cost: sum.cost.plus(&more.cost) });
+        let log = logs.reduce(|sum, more| LogUse {
+            jobs: sum.jobs + more.jobs,
+            cost: sum.cost.plus(&more.cost),
+        });
         Ok(Some(Sum {
             mib_s,
             jobs_s,
@@ -290,9 +298,11 @@ impl Sum {
         if let Some(figures) = figures.as_object_mut() {
             figures.insert(middle.to_owned(), self.leader_json());
             if let Some(taken) = &self.taken {
-                for (name, quantile) in [("taken_p50_us", 0.5), ("taken_p90_us", 0.9), ("taken_p99_us", 0.99)]
+                for (name, quantile) in
+                    [("taken_p50_us", 0.5), ("taken_p90_us", 0.9), ("taken_p99_us", 0.99)]
                 {
-                    figures.insert(name.to_owned(), json!(taken.quantile_us(quantile).map(rounded)));
+                    figures
+                        .insert(name.to_owned(), json!(taken.quantile_us(quantile).map(rounded)));
                 }
             }
         }
@@ -345,7 +355,8 @@ struct Outcome {
     variant: Variant,
     sum: Sum,
     to_relay: Ratios,
-    /// If it has another driver, and the portable one was measured with the same check and durability.
+    /// If it has another driver, and the portable one was measured with the same check and
+    /// durability.
     to_portable: Option<Ratios>,
     /// If it has its disk, and one in memory was measured with the same driver and check.
     to_memory: Option<Ratios>,
@@ -390,7 +401,8 @@ impl Report {
         machine: Machine,
     ) -> anyhow::Result<Report> {
         let sum = |side| {
-            let of_side: Vec<&Measured> = rounds.iter().filter_map(|round| round.get(side)).collect();
+            let of_side: Vec<&Measured> =
+                rounds.iter().filter_map(|round| round.get(side)).collect();
             Sum::new(&of_side, memory.get(side))
         };
         let mut variants = Vec::new();
@@ -464,7 +476,6 @@ impl Report {
         })
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         table::render(self)
     }
@@ -508,9 +519,17 @@ impl Report {
             several => format!(" from {several} submitters"),
         };
         let beside = plan.background.as_ref().map(|load| {
-            format!(" beside jobs of {}, {} in flight", heft::units::ByteSize(load.size), load.in_flight)
+            format!(
+                " beside jobs of {}, {} in flight",
+                heft::units::ByteSize(load.size),
+                load.in_flight
+            )
         });
-        format!("{}: jobs of {size}{from}, {pace}{}", plan.workload.name(), beside.unwrap_or_default())
+        format!(
+            "{}: jobs of {size}{from}, {pace}{}",
+            plan.workload.name(),
+            beside.unwrap_or_default()
+        )
     }
 }
 

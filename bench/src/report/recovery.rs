@@ -164,20 +164,29 @@ impl RecoveryReport {
         })
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         let mut text = format!("\nrecovery: {} jobs of {}\n", self.count, ByteSize(self.size));
         let rounds = self.starts.iter().map(|start| start.all.len()).max().unwrap_or_default();
         text += &format!("medians of {rounds} starts; {}\n\n", self.machine.line());
-        text +=
-            &row(["a leader with", "jobs", "log", "blobs", "listens", "answers", "RSS", "peak", "for a job"]);
+        text += &row([
+            "a leader with",
+            "jobs",
+            "log",
+            "blobs",
+            "listens",
+            "answers",
+            "RSS",
+            "peak",
+            "for a job",
+        ]);
         let empty = self.empty_rss();
         for start in &self.starts {
             let jobs = format!("{:.0}", start.jobs());
             let (listens, answers) =
                 (format!("{:.2} s", start.listens()), format!("{:.2} s", start.answers()));
             let (rss, peak) = (mib(start.rss()), mib(start.rss_peak()));
-            let each = start.rss_per_job(empty).map_or("-".to_owned(), |bytes| format!("{bytes:.0} B"));
+            let each =
+                start.rss_per_job(empty).map_or("-".to_owned(), |bytes| format!("{bytes:.0} B"));
             let (log, blobs) =
                 (ByteSize(start.log_bytes).to_string(), ByteSize(start.blob_bytes).to_string());
             text += &row([start.name, &jobs, &log, &blobs, &listens, &answers, &rss, &peak, &each]);
@@ -230,7 +239,8 @@ mod tests {
     }
 
     fn report(rss: u64) -> RecoveryReport {
-        let starts = vec![start("nothing", 0, [0; 3], 10 << 20), start("log", 1 << 20, [9, 2, 3], rss)];
+        let starts =
+            vec![start("nothing", 0, [0; 3], 10 << 20), start("log", 1 << 20, [9, 2, 3], rss)];
         let ran = Some(Ran { jobs: 1000, took: Duration::from_millis(500), rss_peak: 3 * rss });
         RecoveryReport { count: 1 << 20, size: 1024, starts, ran, machine: Machine::default() }
     }

@@ -1,5 +1,5 @@
-//! A plot of the percentiles: how long the slowest half, tenth, hundredth of the jobs took at least. Written as it is, for
-//! want of a plotting library that would be smaller than this page.
+//! A plot of the percentiles: how long the slowest half, tenth, hundredth of the jobs took at
+//! least. Written as it is, for want of a plotting library that would be smaller than this page.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,8 @@ pub(super) const VARIANTS: [&str; 8] =
     ["#c2410c", "#0d9488", "#a21caf", "#4b5563", "#b45309", "#15803d", "#be123c", "#0369a1"];
 pub(super) const RELAY: &str = "#1d4ed8";
 
-/// The names above the plot: how far apart they stand at least, a letter's width, and what stands beside them.
+/// The names above the plot: how far apart they stand at least, a letter's width, and what stands
+/// beside them.
 const NAME_WIDTH_MIN: f64 = 90.0;
 const LETTER_WIDTH: f64 = 7.0;
 const NAME_SPACE: f64 = 42.0;
@@ -25,7 +26,8 @@ const NAME_SPACE: f64 = 42.0;
 /// Points for each halving of the distance to 100 %.
 const TICKS_PER_HALF: u32 = 8;
 
-/// Beyond this span between the least and the largest time, a linear axis would show a flat line and a spike.
+/// Beyond this span between the least and the largest time, a linear axis would show a flat line
+/// and a spike.
 const LINEAR_SPAN_MAX: f64 = 12.0;
 
 /// Where an axis has ticks within a decade.
@@ -41,7 +43,6 @@ const QUANTILES: [(f64, &str); 7] = [
     (0.99999, "99.999 %"),
 ];
 
-/// One distribution.
 pub(super) struct Line<'a> {
     pub(super) name: String,
     pub(super) latencies: &'a Latencies,
@@ -68,7 +69,9 @@ pub(super) fn render(title: &str, lines: &[Line<'_>]) -> String {
         line(&mut svg, (LEFT, at), (WIDTH - RIGHT, at), "#ddd");
         text(&mut svg, (LEFT - 8.0, at + 4.0), "end", &label);
     }
-    for (quantile, label) in QUANTILES.iter().filter(|(quantile, _)| across(*quantile) <= across_max) {
+    for (quantile, label) in
+        QUANTILES.iter().filter(|(quantile, _)| across(*quantile) <= across_max)
+    {
         let at = x(across(*quantile));
         line(&mut svg, (at, TOP), (at, HEIGHT - BOTTOM), "#ddd");
         text(&mut svg, (at, HEIGHT - BOTTOM + 20.0), "middle", label);
@@ -87,8 +90,10 @@ pub(super) fn render(title: &str, lines: &[Line<'_>]) -> String {
     let longest = lines.iter().map(|(line, _)| line.name.len()).max().unwrap_or_default();
     let apart = (NAME_SPACE + LETTER_WIDTH * longest as f64).max(NAME_WIDTH_MIN);
     for (index, (Line { name, colour, .. }, points)) in lines.iter().enumerate() {
-        let path: Vec<String> =
-            points.iter().map(|(across, time)| format!("{:.1},{:.1}", x(*across), y(*time))).collect();
+        let path: Vec<String> = points
+            .iter()
+            .map(|(across, time)| format!("{:.1},{:.1}", x(*across), y(*time)))
+            .collect();
         push(
             &mut svg,
             format_args!(
@@ -99,15 +104,17 @@ pub(super) fn render(title: &str, lines: &[Line<'_>]) -> String {
         let left = LEFT + 14.0 + apart * index as f64;
         push(
             &mut svg,
-            format_args!("<rect x=\"{left}\" y=\"40\" width=\"22\" height=\"4\" fill=\"{colour}\"/>\n"),
+            format_args!(
+                "<rect x=\"{left}\" y=\"40\" width=\"22\" height=\"4\" fill=\"{colour}\"/>\n"
+            ),
         );
         text(&mut svg, (left + 28.0, 46.0), "start", name);
     }
     svg + "</svg>\n"
 }
 
-/// Where percentiles and times of a distribution lie: the distance across in powers of ten of 1/(1-quantile), the time in
-/// microseconds. The last point is the largest time.
+/// Where percentiles and times of a distribution lie: the distance across in powers of ten of
+/// 1/(1-quantile), the time in microseconds. The last point is the largest time.
 fn points(latencies: &Latencies) -> Vec<(f64, f64)> {
     let histogram = latencies.histogram();
     let steps = histogram.iter_quantiles(TICKS_PER_HALF);
@@ -115,7 +122,9 @@ fn points(latencies: &Latencies) -> Vec<(f64, f64)> {
     // 100 % is infinitely far: the largest time stands where one job of all is.
     let last = 1.0 - 1.0 / (jobs + 1.0);
     steps
-        .map(|step| (across(step.quantile_iterated_to().min(last)), micros(step.value_iterated_to())))
+        .map(|step| {
+            (across(step.quantile_iterated_to().min(last)), micros(step.value_iterated_to()))
+        })
         .collect()
 }
 
@@ -151,7 +160,8 @@ impl Axis {
     fn ticks(&self) -> Vec<(f64, String)> {
         let times: Vec<f64> = match self.log {
             true => {
-                let decades = std::iter::successors(Some(tenth(self.min)), |decade| Some(decade * 10.0));
+                let decades =
+                    std::iter::successors(Some(tenth(self.min)), |decade| Some(decade * 10.0));
                 let decades = decades.take_while(|decade| *decade <= self.max);
                 let steps = decades.flat_map(|decade| STEPS.map(|step| decade * step));
                 steps.filter(|time| *time >= self.min * 0.999).collect()
@@ -159,8 +169,10 @@ impl Axis {
             false => {
                 let rough = self.max / 6.0;
                 let decade = tenth(rough);
-                let step =
-                    [1.0, 2.0, 5.0, 10.0].map(|step| step * decade).into_iter().find(|step| *step >= rough);
+                let step = [1.0, 2.0, 5.0, 10.0]
+                    .map(|step| step * decade)
+                    .into_iter()
+                    .find(|step| *step >= rough);
                 let step = step.unwrap_or(rough);
                 std::iter::successors(Some(0.0), |time| Some(time + step)).take(8).collect()
             }
@@ -206,7 +218,10 @@ fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &s
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
     push(
         svg,
-        format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>\n", escaped(words)),
+        format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>\n",
+            escaped(words)
+        ),
     );
 }
 
@@ -226,8 +241,9 @@ mod tests {
 
     fn spread_over(from_us: u64, to_us: u64) -> Latencies {
         let mut latencies = Latencies::new().unwrap();
-        (0..1000)
-            .for_each(|n| latencies.record(Duration::from_micros(from_us + (to_us - from_us) * n / 1000)));
+        (0..1000).for_each(|n| {
+            latencies.record(Duration::from_micros(from_us + (to_us - from_us) * n / 1000))
+        });
         latencies
     }
 
@@ -240,9 +256,14 @@ mod tests {
         let (heft, relay) = (spread_over(300, 2_000), spread_over(150, 900));
         let svg = render("a < b & c", &[line("heft", &heft), line("relay", &relay)]);
         assert_eq!((svg.matches("<polyline").count(), svg.matches("</svg>").count()), (2, 1));
-        for part in
-            [">heft<", ">relay<", ">99.9 %<", "percentile of jobs", "time of a job", "a &lt; b &amp; c"]
-        {
+        for part in [
+            ">heft<",
+            ">relay<",
+            ">99.9 %<",
+            "percentile of jobs",
+            "time of a job",
+            "a &lt; b &amp; c",
+        ] {
             assert!(svg.contains(part), "{part} is missing: {svg}");
         }
         for points in svg.split("points=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
@@ -260,15 +281,23 @@ mod tests {
     #[test]
     fn every_variant_has_a_colour_of_its_own_and_room_for_its_name() {
         let times = spread_over(300, 2_000);
-        let names = ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
+        let names =
+            ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop", "relay"];
         let colours = VARIANTS.into_iter().chain([RELAY]);
-        let lines: Vec<Line<'_>> =
-            names.iter().zip(colours).map(|(name, colour)| Line { colour, ..line(name, &times) }).collect();
+        let lines: Vec<Line<'_>> = names
+            .iter()
+            .zip(colours)
+            .map(|(name, colour)| Line { colour, ..line(name, &times) })
+            .collect();
         let svg = render("t", &lines);
         assert_eq!(svg.matches("<polyline").count(), 5);
         let mut room = LEFT;
         for Line { name, colour, .. } in &lines {
-            assert_eq!(svg.matches(&format!("stroke=\"{colour}\"")).count(), 1, "{colour} is shared");
+            assert_eq!(
+                svg.matches(&format!("stroke=\"{colour}\"")).count(),
+                1,
+                "{colour} is shared"
+            );
             let (before, _) = svg.split_once(&format!(">{name}<")).unwrap();
             let x = before.rsplit_once("<text x=\"").unwrap().1.split('"').next().unwrap();
             let x: f64 = x.parse().unwrap();

@@ -7,7 +7,8 @@ use crate::variant::{Side, Variant};
 use super::figures::Spread;
 use super::{Outcome, Ratios, Report, Roles, Sum};
 
-/// What stands behind the name of a side where it is one of its processes, and the width of names at least.
+/// What stands behind the name of a side where it is one of its processes, and the width of names
+/// at least.
 const ROLE: usize = " worker".len();
 const NAME: usize = 13;
 
@@ -16,7 +17,12 @@ pub(super) fn render(report: &Report) -> String {
     let mut text = format!("\n{}\n", report.title());
     let variant = match plan.variants.as_slice() {
         [Variant { driver, verify, durability }] => {
-            format!(", driver {}, verify {}, durability {}", driver.name(), verify.name(), durability.name())
+            format!(
+                ", driver {}, verify {}, durability {}",
+                driver.name(),
+                verify.name(),
+                durability.name()
+            )
         }
         _ => String::new(),
     };
@@ -26,7 +32,8 @@ pub(super) fn render(report: &Report) -> String {
     text += &row(width, ["", "MiB/s", "jobs/s", "p50", "p90", "p99", "max"]);
     for (side, sum) in report.sums() {
         let time = |quantile| micros(sum.latencies.quantile_us(quantile));
-        let (mib_s, jobs_s) = (format!("{:.0}", sum.mib_s.median), format!("{:.0}", sum.jobs_s.median));
+        let (mib_s, jobs_s) =
+            (format!("{:.0}", sum.mib_s.median), format!("{:.0}", sum.jobs_s.median));
         let max = micros(sum.latencies.max_us());
         let name = plan.label(side);
         text += &row(width, [&name, &mib_s, &jobs_s, &time(0.5), &time(0.9), &time(0.99), &max]);
@@ -96,7 +103,8 @@ fn named(ratios: &Ratios) -> [(&'static str, Option<&Spread>); 4] {
 
 /// One variant: a line for each ratio.
 fn ratio_lines(ratios: &Ratios) -> String {
-    let lines = named(ratios).into_iter().filter_map(|(name, ratio)| Some(ratio_line(name, ratio?)));
+    let lines =
+        named(ratios).into_iter().filter_map(|(name, ratio)| Some(ratio_line(name, ratio?)));
     let lines: String = lines.collect();
     match lines.is_empty() {
         true => lines,
@@ -114,10 +122,16 @@ fn ratio_rows(report: &Report, width: usize) -> String {
         Some(_) => report.variants.iter().map(|outcome| (outcome, &outcome.to_relay)).collect(),
         None => Vec::new(),
     };
-    let to_portable: Vec<(&Outcome, &Ratios)> =
-        report.variants.iter().filter_map(|outcome| Some((outcome, outcome.to_portable.as_ref()?))).collect();
-    let to_memory: Vec<(&Outcome, &Ratios)> =
-        report.variants.iter().filter_map(|outcome| Some((outcome, outcome.to_memory.as_ref()?))).collect();
+    let to_portable: Vec<(&Outcome, &Ratios)> = report
+        .variants
+        .iter()
+        .filter_map(|outcome| Some((outcome, outcome.to_portable.as_ref()?)))
+        .collect();
+    let to_memory: Vec<(&Outcome, &Ratios)> = report
+        .variants
+        .iter()
+        .filter_map(|outcome| Some((outcome, outcome.to_memory.as_ref()?)))
+        .collect();
     let blocks = [
         ("to the relay", to_relay),
         ("to the portable driver with the same check", to_portable),
@@ -154,8 +168,9 @@ fn role_row(
     of: impl Fn(&Roles<Option<f64>>) -> Option<f64>,
     rss_peak: u64,
 ) -> String {
-    let number =
-        |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+    };
     let rss = ByteSize(rss_peak).to_string();
     let per_gib = number(of(&sum.cpu_per_gib()), 3);
     let per_job = number(of(&sum.cpu_us_per_job()), 1);

@@ -46,7 +46,8 @@ fn measured(seconds: f64, job_ms: u64, middle_cpu_ms: u64) -> Measured {
 const USUAL: [(f64, u64, u64); 3] = [(0.5, 150, 300), (1.0, 100, 400), (0.8, 130, 350)];
 
 fn report(relay: bool) -> Report {
-    let usual = Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End, durability: MEMORY });
+    let usual =
+        Side::Heft(Variant { driver: Driver::Portable, verify: Verify::End, durability: MEMORY });
     let mut rounds = Vec::new();
     for (seconds, ms, cpu_ms) in USUAL {
         let mut round = Round::default();
@@ -62,8 +63,8 @@ fn report(relay: bool) -> Report {
     Report::new(&plan, rounds, &memory, Machine::default()).unwrap()
 }
 
-/// Every variant: uring takes half the time and a quarter of the leader's processor time, a check by the leader doubles
-/// both.
+/// Every variant: uring takes half the time and a quarter of the leader's processor time, a check
+/// by the leader doubles both.
 fn report_of_all(relay: bool) -> Report {
     let plan = plan(Drivers::Both, Verifies::Both, Durabilities::Memory);
     let mut rounds = Vec::new();
@@ -131,7 +132,9 @@ fn the_object_has_what_a_reader_needs() {
 fn one_variant_is_in_the_list_as_it_is_at_the_top() {
     for json in [report(true).json(), report(false).json()] {
         assert_eq!(json["variants"].as_array().unwrap().len(), 1);
-        for member in ["driver", "verify", "durability", "ratio", "leader", "worker", "client", "heft"] {
+        for member in
+            ["driver", "verify", "durability", "ratio", "leader", "worker", "client", "heft"]
+        {
             assert_eq!(json["variants"][0][member], json[member], "{member}");
         }
         assert_eq!((&json["verify"], &json["durability"]), (&"end".into(), &"memory".into()));
@@ -184,7 +187,10 @@ fn uring_is_compared_with_portable_of_the_same_check() {
             near(&json, &format!("/variants/{uring}/to_portable/leader_cpu"), 0.25);
             near(&json, &format!("/variants/{uring}/to_portable/spread/throughput/min"), 2.0);
         }
-        assert!(json["variants"][0]["to_portable"].is_null() && json["variants"][2]["to_portable"].is_null());
+        assert!(
+            json["variants"][0]["to_portable"].is_null()
+                && json["variants"][2]["to_portable"].is_null()
+        );
     }
     let relayless = report_of_all(false).json();
     assert!(relayless["variants"][1]["ratio"]["throughput"].is_null(), "{relayless}");
@@ -197,7 +203,10 @@ fn the_relay_alone_has_no_variants() {
     let plan = plan(Drivers::Both, Verifies::End, Durabilities::Memory);
     let report = Report::new(&plan, vec![round], &Memory::default(), Machine::default()).unwrap();
     let json = report.json();
-    assert!(json["heft"].is_null() && json["leader"].is_null() && json["ratio"]["p50"].is_null(), "{json}");
+    assert!(
+        json["heft"].is_null() && json["leader"].is_null() && json["ratio"]["p50"].is_null(),
+        "{json}"
+    );
     assert_eq!((&json["driver"], &json["variants"]), (&"portable".into(), &json!([])));
     near(&json, "/relay/mib_s", 2560.0);
     assert!(report.table().contains("relay worker") && !report.table().contains("heft"));
@@ -236,7 +245,10 @@ fn the_table_has_a_line_for_every_variant_and_is_not_too_wide() {
     let (to_relay, to_portable) = ratios.split_once("\nto the portable driver").unwrap();
     for name in ["heft-portable-end", "heft-uring-end", "heft-portable-hop", "heft-uring-hop"] {
         for role in ["leader", "worker", "client"] {
-            assert!(table.contains(&format!("\n{name} {role} ")), "{name} {role} is missing:\n{table}");
+            assert!(
+                table.contains(&format!("\n{name} {role} ")),
+                "{name} {role} is missing:\n{table}"
+            );
         }
         assert!(to_relay.contains(&format!("\n{name} ")), "{name} is missing:\n{table}");
         assert_eq!(to_portable.contains(&format!("\n{name} ")), name.contains("uring"), "{table}");
@@ -248,7 +260,10 @@ fn the_table_has_a_line_for_every_variant_and_is_not_too_wide() {
     );
     assert!(table.lines().all(|line| line.len() <= 110), "{table}");
     let relayless = report_of_all(false).table();
-    assert!(!relayless.contains("to the relay") && relayless.contains("to the portable"), "{relayless}");
+    assert!(
+        !relayless.contains("to the relay") && relayless.contains("to the portable"),
+        "{relayless}"
+    );
 }
 
 #[test]
@@ -297,8 +312,8 @@ fn several_variants_have_histograms_of_their_own_and_a_line_each() {
     }
 }
 
-/// Memory and disk, both checking: in memory a GiB takes half a second to a second, on the disk `slower` times as long, and the disk
-/// writes 256 MiB in a quarter of a second.
+/// Memory and disk, both checking: in memory a GiB takes half a second to a second, on the disk
+/// `slower` times as long, and the disk writes 256 MiB in a quarter of a second.
 fn report_of_disk(slower: f64) -> Report {
     let mut plan = plan(Drivers::Portable, Verifies::Hop, Durabilities::Both);
     plan.disk_bytes = Some(256 << 20);
@@ -309,7 +324,8 @@ fn report_of_disk(slower: f64) -> Report {
             let mut found = measured(seconds, ms, cpu_ms);
             if variant.durability == Durability::Disk {
                 found = measured(seconds * slower, 2 * ms, cpu_ms);
-                found.log = Some(LogCost { records: 64, bytes: 16 * 200, syncs: 8, sync_us: 4_000 });
+                found.log =
+                    Some(LogCost { records: 64, bytes: 16 * 200, syncs: 8, sync_us: 4_000 });
                 found.taken = Some(found.latencies.clone());
             }
             round.set(Side::Heft(variant), found);
@@ -326,9 +342,14 @@ fn report_of_disk(slower: f64) -> Report {
 #[test]
 fn the_disk_is_compared_with_memory_of_the_same_rounds() {
     let json = report_of_disk(2.0).json();
-    assert_eq!((&json["durability"], &json["variants"][1]["durability"]), (&"memory".into(), &"disk".into()));
+    assert_eq!(
+        (&json["durability"], &json["variants"][1]["durability"]),
+        (&"memory".into(), &"disk".into())
+    );
     assert_eq!(json["rounds"][0]["variants"][1]["durability"], "disk");
-    assert!(json["variants"][0]["to_memory"].is_null() && json["variants"][1]["to_portable"].is_null());
+    assert!(
+        json["variants"][0]["to_memory"].is_null() && json["variants"][1]["to_portable"].is_null()
+    );
     near(&json, "/variants/1/to_memory/throughput", 0.5);
     near(&json, "/variants/1/to_memory/spread/throughput/max", 0.5);
     near(&json, "/variants/1/to_memory/p50", 2.0);
@@ -362,9 +383,12 @@ fn the_disk_by_itself_is_told() {
     near(&json, "/disk/sync_p50_us", 300.0);
     near(&json, "/rounds/1/disk/mib_s", 1024.0);
     let table = report.table();
-    for part in
-        ["O_DIRECT", "into recycled files           1024 MiB/s", "300 us p50", "to the same in memory"]
-    {
+    for part in [
+        "O_DIRECT",
+        "into recycled files           1024 MiB/s",
+        "300 us p50",
+        "to the same in memory",
+    ] {
         assert!(table.contains(part), "{part} is missing:\n{table}");
     }
     assert!(table.lines().all(|line| line.len() <= 110), "{table}");
@@ -372,7 +396,8 @@ fn the_disk_by_itself_is_told() {
 
 #[test]
 fn a_push_to_the_disk_is_held_to_the_lesser_of_two_goals() {
-    // In memory 2048, 1024 and 1280 MiB/s; 0.8 of the disk are 819: the disk is the lesser goal in two of the rounds.
+    // In memory 2048, 1024 and 1280 MiB/s; 0.8 of the disk are 819: the disk is the lesser goal in
+    // two of the rounds.
     let (slow, fast) = (report_of_disk(2.0), report_of_disk(1.1));
     let (slow, fast, table) = (slow.json(), fast.json(), slow.table());
     near(&slow, "/variants/1/goal/reached", 640.0 / 819.2);
@@ -380,6 +405,9 @@ fn a_push_to_the_disk_is_held_to_the_lesser_of_two_goals() {
         (&slow["variants"][1]["goal"]["met"], &fast["variants"][1]["goal"]["met"]),
         (&false.into(), &true.into())
     );
-    assert!(table.contains("goal for heft-portable-hop-disk") && table.contains("not met"), "{table}");
+    assert!(
+        table.contains("goal for heft-portable-hop-disk") && table.contains("not met"),
+        "{table}"
+    );
     assert!(slow["variants"][0]["goal"].is_null());
 }

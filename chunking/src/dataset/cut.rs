@@ -4,19 +4,22 @@ use fastcdc::v2020::FastCDC;
 
 use crate::limits::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECE_BYTES_USUAL};
 
-/// Finds the ends of pieces in bytes that come one part after the other. The cuts do not depend on how the bytes come.
+/// Finds the ends of pieces in bytes that come one part after the other. The cuts do not depend on
+/// how the bytes come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cutter;
 
 impl Cutter {
-    /// The length of the first piece in `bytes`, which begin where the last piece ended. `None` if more bytes are needed to tell; with
-    /// `is_end` there are no more, and what is left is cut all the same.
+    /// The length of the first piece in `bytes`, which begin where the last piece ended. `None` if
+    /// more bytes are needed to tell; with `is_end` there are no more, and what is left is cut all
+    /// the same.
     pub fn cut(self, bytes: &[u8], is_end: bool) -> Option<usize> {
         let (min, usual, max) = (PIECE_BYTES_MIN, PIECE_BYTES_USUAL, PIECE_BYTES_MAX);
         if bytes.is_empty() || !is_end && bytes.len() < max as usize {
             return None;
         }
-        let (_, end) = FastCDC::new(bytes, min as usize, usual as usize, max as usize).cut(0, bytes.len());
+        let (_, end) =
+            FastCDC::new(bytes, min as usize, usual as usize, max as usize).cut(0, bytes.len());
         Some(end.clamp(1, bytes.len().min(max as usize)))
     }
 }
@@ -27,7 +30,9 @@ mod tests {
 
     fn noise(len: usize, mut seed: u64) -> Vec<u8> {
         std::iter::repeat_with(|| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             seed.to_be_bytes()[0]
         })
         .take(len)

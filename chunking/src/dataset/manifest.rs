@@ -25,7 +25,6 @@ const FILE_BYTES: usize = 2 + 8 + 32 + 4;
 pub struct FileEntry {
     /// Its name beneath the CacheId. Whether it may be a path is for those to check who make files.
     pub name: String,
-    /// Its bytes.
     pub size: u64,
     /// The SHA-256 of them.
     pub sha256: [u8; 32],
@@ -40,33 +39,30 @@ pub struct Manifest {
     files: Vec<FileEntry>,
 }
 
-/// Bytes that are no manifest.
+/// Bytes that are not a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ManifestError {
     /// It is too large.
     #[error("the manifest has {bytes} bytes; at most {limit} are taken: put fewer or larger files")]
     Large {
-        /// Its bytes.
         bytes: u64,
         /// What is taken.
         limit: u64,
     },
     /// The marker is not that of a manifest.
-    #[error("these bytes are no manifest")]
+    #[error("these bytes are not a manifest")]
     Marker,
     /// It is one of another version.
-    #[error("the manifest has version {found}; this heft knows {VERSION}: put the dataset again with it")]
-    Version {
-        /// Its version.
-        found: u8,
-    },
+    #[error(
+        "the manifest has version {found}; this heft knows {VERSION}: put the dataset again with it"
+    )]
+    Version { found: u8 },
     /// It ends inside of something.
     #[error("the manifest ends too early, or has bytes behind its end")]
     Length,
     /// Something in it does not fit.
     #[error("the manifest is wrong: {what} (entry {entry})")]
     Entry {
-        /// What.
         what: &'static str,
         /// Which piece or file.
         entry: usize,
@@ -90,7 +86,10 @@ impl Manifest {
     }
 
     /// The pieces of a file with their offsets in it.
-    pub fn layout<'a>(&'a self, file: &'a FileEntry) -> impl Iterator<Item = (u64, u32, Piece)> + 'a {
+    pub fn layout<'a>(
+        &'a self,
+        file: &'a FileEntry,
+    ) -> impl Iterator<Item = (u64, u32, Piece)> + 'a {
         let mut offset = 0u64;
         file.pieces.iter().filter_map(move |place| {
             let piece = *self.pieces.get(usize::try_from(*place).ok()?)?;
@@ -100,7 +99,8 @@ impl Manifest {
         })
     }
 
-    /// What identifies the content: SHA-256 over name, size and SHA-256 of every file. It does not depend on how files are cut.
+    /// What identifies the content: SHA-256 over name, size and SHA-256 of every file. It does not
+    /// depend on how files are cut.
     pub fn digest(&self) -> Digest {
         let mut sha = sha2::Sha256::new();
         for file in &self.files {
@@ -122,7 +122,9 @@ impl Manifest {
         out.extend_from_slice(&count(self.files.len()));
         self.pieces.iter().for_each(|piece| piece.put(&mut out));
         for file in &self.files {
-            out.extend_from_slice(&u16::try_from(file.name.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend_from_slice(
+                &u16::try_from(file.name.len()).unwrap_or(u16::MAX).to_le_bytes(),
+            );
             out.extend_from_slice(file.name.as_bytes());
             out.extend_from_slice(&file.size.to_le_bytes());
             out.extend_from_slice(&file.sha256);
@@ -132,7 +134,8 @@ impl Manifest {
         out
     }
 
-    /// Reads a manifest. Nothing in it is taken on trust: what it says of itself fits together, or it is refused.
+    /// Reads a manifest. Nothing in it is taken on trust: what it says of itself fits together, or
+    /// it is refused.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
         let len = bytes.len() as u64;
         if len > MANIFEST_BYTES_MAX {
@@ -148,12 +151,14 @@ impl Manifest {
         let pieces = fields.u32().ok_or_else(short)? as usize;
         let files = fields.u32().ok_or_else(short)? as usize;
         // Room is made only for what can be there.
-        let least =
-            pieces.saturating_mul(Piece::ENTRY_BYTES).saturating_add(files.saturating_mul(FILE_BYTES));
+        let least = pieces
+            .saturating_mul(Piece::ENTRY_BYTES)
+            .saturating_add(files.saturating_mul(FILE_BYTES));
         if least > fields.left() {
             return Err(short());
         }
-        let mut manifest = Manifest { pieces: Vec::with_capacity(pieces), files: Vec::with_capacity(files) };
+        let mut manifest =
+            Manifest { pieces: Vec::with_capacity(pieces), files: Vec::with_capacity(files) };
         for entry in 0..pieces {
             let piece = fields.piece().ok_or_else(short)?;
             if !(1..=PIECE_BYTES_MAX).contains(&piece.len) {
@@ -170,7 +175,10 @@ impl Manifest {
             manifest.files.push(file);
         }
         if used as usize != manifest.pieces.len() {
-            return Err(ManifestError::Entry { what: "a piece that no file uses", entry: used as usize });
+            return Err(ManifestError::Entry {
+                what: "a piece that no file uses",
+                entry: used as usize,
+            });
         }
         if fields.left() > 0 { Err(short()) } else { Ok(manifest) }
     }
@@ -185,7 +193,8 @@ impl Manifest {
         let wrong = |what| ManifestError::Entry { what, entry };
         let short = || ManifestError::Length;
         let len = usize::from(fields.u16().ok_or_else(short)?);
-        let name = str::from_utf8(fields.bytes(len).ok_or_else(short)?).map_err(|_| wrong("a name"))?;
+        let name =
+            str::from_utf8(fields.bytes(len).ok_or_else(short)?).map_err(|_| wrong("a name"))?;
         if !(1..=NAME_BYTES_MAX).contains(&len) {
             return Err(wrong("the length of a name"));
         }
@@ -199,7 +208,8 @@ impl Manifest {
         let mut sum = 0u64;
         for _ in 0..count {
             let place = fields.u32().ok_or_else(short)?;
-            let piece = self.pieces.get(place as usize).ok_or_else(|| wrong("the place of a piece"))?;
+            let piece =
+                self.pieces.get(place as usize).ok_or_else(|| wrong("the place of a piece"))?;
             match place.cmp(used) {
                 std::cmp::Ordering::Less => {}
                 std::cmp::Ordering::Equal => *used += 1,
@@ -226,8 +236,8 @@ pub struct ManifestBuilder {
 }
 
 impl ManifestBuilder {
-    /// A file: its name, the SHA-256 of all of it, and its pieces in order. That of no bytes is the caller's to say right:
-    /// [`Manifest::decode`] refuses anything else.
+    /// A file: its name, the SHA-256 of all of it, and its pieces in order. That of no bytes is the
+    /// caller's to say right: [`Manifest::decode`] refuses anything else.
     pub fn file(&mut self, name: impl Into<String>, sha256: [u8; 32], pieces: Vec<Piece>) {
         self.files.push((name.into(), sha256, pieces));
     }
@@ -319,7 +329,10 @@ mod tests {
         bytes[4] = 1;
         assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version { found: 1 }));
         let text = ManifestError::Version { found: 1 }.to_string();
-        assert_eq!(text, "the manifest has version 1; this heft knows 2: put the dataset again with it");
+        assert_eq!(
+            text,
+            "the manifest has version 1; this heft knows 2: put the dataset again with it"
+        );
     }
 
     #[test]

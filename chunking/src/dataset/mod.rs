@@ -1,6 +1,7 @@
-//! What datasets are made of. Files are cut into pieces by their content, so that what two versions of a file share is
-//! cut alike; a piece is known by its BLAKE3, which everybody who gets it checks: that is a third of the work that SHA-256 takes.
-//! Files and whole datasets are known by their SHA-256. A [`Manifest`] says which pieces make which files, and [packs](pack) carry pieces
+//! What datasets are made of. Files are cut into pieces by their content, so that what two versions
+//! of a file share is cut alike; a piece is known by its BLAKE3, which everybody who gets it
+//! checks: that is a third of the work that SHA-256 takes. Files and whole datasets are known by
+//! their SHA-256. A [`Manifest`] says which pieces make which files, and [packs](pack) carry pieces
 //! from one peer to the next and keep them on the leader's disk.
 
 mod cut;
@@ -71,7 +72,6 @@ impl PieceHasher {
         self.len = self.len.saturating_add(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
     }
 
-    /// The piece.
     pub fn finish(self) -> Piece {
         Piece { blake3: self.hasher.finalize().into(), len: self.len }
     }

@@ -1,5 +1,6 @@
-//! Packs: pieces, one after the other, and a list of them at the end. A pack is a blob; its list is also said before it is
-//! opened ([`Pack`](crate::message::Pack)), so that a receiver knows which of its chunks it needs.
+//! Packs: pieces, one after the other, and a list of them at the end. A pack is a blob; its list is
+//! also said before it is opened ([`Pack`](crate::message::Pack)), so that a receiver knows which
+//! of its chunks it needs.
 //!
 //! ```text
 //! pieces, one after the other
@@ -28,10 +29,7 @@ pub enum PackError {
     Footer,
     /// It is one of another version.
     #[error("the pack has version {found}; this heft knows {VERSION}: put its datasets again")]
-    Version {
-        /// Its version.
-        found: u8,
-    },
+    Version { found: u8 },
     /// There are too many pieces, or bytes.
     #[error(
         "a pack of {pieces} pieces and {bytes} bytes; at most {PACK_PIECES_MAX} and {PACK_BYTES_MAX} are taken"
@@ -44,18 +42,10 @@ pub enum PackError {
     },
     /// A piece is empty or too large.
     #[error("piece {place} of the pack has {len} bytes; 1 to {PIECE_BYTES_MAX} are taken")]
-    Piece {
-        /// Which.
-        place: usize,
-        /// Its length.
-        len: u32,
-    },
+    Piece { place: usize, len: u32 },
     /// The bytes are not what the list says.
     #[error("piece {place} of the pack is not what it should be: its BLAKE3 is another")]
-    Wrong {
-        /// Which.
-        place: usize,
-    },
+    Wrong { place: usize },
 }
 
 /// What is in a pack, and where.
@@ -86,7 +76,6 @@ impl Layout {
         Ok(Layout { pieces, offsets })
     }
 
-    /// The pieces.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -144,14 +133,16 @@ impl Layout {
         }
         let mut fields = Fields(entries);
         let pieces = std::iter::from_fn(|| fields.piece()).collect();
-        Layout::new(pieces)
-            .and_then(|layout| if layout.size() == size { Ok(layout) } else { Err(PackError::Footer) })
+        Layout::new(pieces).and_then(|layout| {
+            if layout.size() == size { Ok(layout) } else { Err(PackError::Footer) }
+        })
     }
 
     /// The places of the pieces that lie, at least in part, in this range of the pack.
     pub fn pieces_in(&self, range: Range<u64>) -> Range<usize> {
         let first = self.offsets.partition_point(|offset| *offset <= range.start).saturating_sub(1);
-        let last = self.offsets.partition_point(|offset| *offset < range.end).min(self.pieces.len());
+        let last =
+            self.offsets.partition_point(|offset| *offset < range.end).min(self.pieces.len());
         first.min(last)..last
     }
 }
@@ -162,9 +153,10 @@ mod tests {
 
     #[test]
     fn a_layout_survives_its_tail_and_knows_its_places() {
-        let layout =
-            Layout::new([&b"aaa"[..], b"bb", b"cccc"].iter().map(|bytes| Piece::of(bytes)).collect())
-                .unwrap();
+        let layout = Layout::new(
+            [&b"aaa"[..], b"bb", b"cccc"].iter().map(|bytes| Piece::of(bytes)).collect(),
+        )
+        .unwrap();
         let tail = layout.tail();
         assert_eq!(layout.size(), 9 + tail.len() as u64);
         assert_eq!(Layout::tail_bytes(tail.last_chunk::<FOOTER_BYTES>().unwrap()), Ok(tail.len()));
@@ -186,7 +178,10 @@ mod tests {
     fn what_is_too_large_or_empty_is_refused() {
         let piece = |len| Piece { blake3: [0; 32], len };
         assert_eq!(Layout::new(vec![piece(0)]), Err(PackError::Piece { place: 0, len: 0 }));
-        assert!(matches!(Layout::new(vec![piece(1 << 20); 65]), Err(PackError::Large { pieces: 65, .. })));
+        assert!(matches!(
+            Layout::new(vec![piece(1 << 20); 65]),
+            Err(PackError::Large { pieces: 65, .. })
+        ));
         assert!(Layout::new(vec![piece(1 << 20); 64]).is_ok());
     }
 }

@@ -1,8 +1,8 @@
 //! The incremental decoder: bytes in, heads and pieces of payload out.
 //!
-//! It holds no bytes. A head must lie in one piece (at most 65,578 bytes, and 43 for the frames that carry chunks); a
-//! payload may come in any pieces, or pass by the decoder altogether, read or spliced elsewhere by a driver that then
-//! reports it with [`Decoder::skip_payload`].
+//! It holds no bytes. A head must lie in one piece (at most 65,578 bytes, and 43 for the frames
+//! that carry chunks); a payload may come in any pieces, or pass by the decoder altogether, read or
+//! spliced elsewhere by a driver that then reports it with [`Decoder::skip_payload`].
 
 use super::trailer::body_crc;
 use super::{FrameError, Generation, Head, LENGTH_BYTES, TRAILER_BYTES, Trailers};
@@ -10,13 +10,14 @@ use crate::kind::Kind;
 use crate::limits;
 use uuid::Uuid;
 
-/// What a connection accepts. What we send is bounded by [`limits::FRAME_BODY_BYTES_MAX`] whatever is accepted.
+/// What a connection accepts. What we send is bounded by [`limits::FRAME_BODY_BYTES_MAX`] whatever
+/// is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboundLimits {
     /// For any frame that no other limit covers.
     pub body_bytes_max: u32,
-    /// For SubmitJob, AckJob and CachePut of a peer that announced nothing (W06); equal to `body_bytes_max` for one
-    /// that did.
+    /// For SubmitJob, AckJob and CachePut of a peer that announced nothing (W06); equal to
+    /// `body_bytes_max` for one that did.
     pub classic_bulk_bytes_max: u32,
     /// For the first frame of a connection whose generation is not known yet.
     pub first_body_bytes_max: u32,
@@ -31,13 +32,17 @@ impl InboundLimits {
     };
 
     /// For a peer that announced itself, and so sends big payloads in chunks.
-    pub const ANNOUNCED: InboundLimits =
-        InboundLimits { classic_bulk_bytes_max: limits::FRAME_BODY_BYTES_MAX, ..InboundLimits::CLASSIC };
+    pub const ANNOUNCED: InboundLimits = InboundLimits {
+        classic_bulk_bytes_max: limits::FRAME_BODY_BYTES_MAX,
+        ..InboundLimits::CLASSIC
+    };
 
-    /// For a connection that we dialled: a classic leader passes on what a classic peer sent it, up to 4 MiB, under a subject
-    /// that may be longer.
-    pub const DIALLED: InboundLimits =
-        InboundLimits { body_bytes_max: limits::DIALLED_BODY_BYTES_MAX, ..InboundLimits::ANNOUNCED };
+    /// For a connection that we dialled: a classic leader passes on what a classic peer sent it, up
+    /// to 4 MiB, under a subject that may be longer.
+    pub const DIALLED: InboundLimits = InboundLimits {
+        body_bytes_max: limits::DIALLED_BODY_BYTES_MAX,
+        ..InboundLimits::ANNOUNCED
+    };
 
     fn any_body_max(&self) -> u32 {
         self.body_bytes_max.max(self.classic_bulk_bytes_max)
@@ -59,14 +64,15 @@ pub enum Step<'a> {
         /// Bytes that the next call must be able to see, from where the input starts now.
         bytes: usize,
     },
-    /// A frame begins. Its payload, if any, follows in [`Step::Payload`] pieces, then comes [`Step::End`].
+    /// A frame begins. Its payload, if any, follows in [`Step::Payload`] pieces, then comes
+    /// [`Step::End`].
     Head(Head<'a>),
     /// A piece of the payload, in place.
     Payload(&'a [u8]),
     /// The frame is over.
     End {
-        /// Bytes that stood behind the payload inside the body. They are counted, and skipped (C04) unless they are a
-        /// checksum, which was right.
+        /// Bytes that stood behind the payload inside the body. They are counted, and skipped (C04)
+        /// unless they are a checksum, which was right.
         trailing: u32,
     },
 }
@@ -74,7 +80,6 @@ pub enum Step<'a> {
 /// A frame that lies in the input as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The head.
     pub head: Head<'a>,
     /// The payload, in place.
     pub payload: &'a [u8],
@@ -110,8 +115,9 @@ impl Sum {
     }
 
     fn take_trailer(&mut self, bytes: &[u8]) {
-        self.trailer =
-            bytes.iter().fold(self.trailer, |trailer, byte| (trailer >> 8) | (u32::from(*byte) << 24));
+        self.trailer = bytes
+            .iter()
+            .fold(self.trailer, |trailer, byte| (trailer >> 8) | (u32::from(*byte) << 24));
     }
 }
 
@@ -136,7 +142,8 @@ impl Decoder {
         Decoder { limits, generation: None, trailers: Trailers::Skipped, body: None }
     }
 
-    /// For a connection whose generation is known: the one we dialled with, or one that was detected before.
+    /// For a connection whose generation is known: the one we dialled with, or one that was
+    /// detected before.
     pub fn speaking(generation: Generation, limits: InboundLimits) -> Self {
         Decoder { limits, generation: Some(generation), trailers: Trailers::Skipped, body: None }
     }
@@ -146,7 +153,8 @@ impl Decoder {
         self.generation
     }
 
-    /// Changes what is accepted from the next head on: a peer that announced itself loses the classic allowance.
+    /// Changes what is accepted from the next head on: a peer that announced itself loses the
+    /// classic allowance.
     pub fn set_limits(&mut self, limits: InboundLimits) {
         self.limits = limits;
     }
@@ -182,7 +190,8 @@ impl Decoder {
                         payload_left: head.payload_len,
                         trailing,
                         trailing_left: trailing,
-                        sum: has_sum.then(|| Sum::over(written.get(LENGTH_BYTES..).unwrap_or_default())),
+                        sum: has_sum
+                            .then(|| Sum::over(written.get(LENGTH_BYTES..).unwrap_or_default())),
                     });
                     Step::Head(head)
                 }
@@ -220,14 +229,20 @@ impl Decoder {
         Ok(Step::End { trailing })
     }
 
-    /// The next frame, if the input holds the whole of it. For small frames; `Ok(None)` is "not yet".
+    /// The next frame, if the input holds the whole of it. For small frames; `Ok(None)` is "not
+    /// yet".
     ///
-    /// Must not be called while [`Decoder::poll`] is inside a frame; it then answers `Ok(None)` too.
-    pub fn poll_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, FrameError> {
+    /// Must not be called while [`Decoder::poll`] is inside a frame; it then answers `Ok(None)`
+    /// too.
+    pub fn poll_frame<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+    ) -> Result<Option<Frame<'a>>, FrameError> {
         if self.body.is_some() {
             return Ok(None);
         }
-        let Parsed::Head { generation, head, head_bytes, trailing } = self.parse_head(input)? else {
+        let Parsed::Head { generation, head, head_bytes, trailing } = self.parse_head(input)?
+        else {
             return Ok(None);
         };
         let payload_end = head_bytes.saturating_add(in_memory(head.payload_len));
@@ -242,7 +257,8 @@ impl Decoder {
         if has_sum {
             let written = input.get(LENGTH_BYTES..head_bytes).unwrap_or_default();
             let crc = crc32fast::hash(payload);
-            let sent = behind.first_chunk::<{ TRAILER_BYTES as usize }>().copied().unwrap_or_default();
+            let sent =
+                behind.first_chunk::<{ TRAILER_BYTES as usize }>().copied().unwrap_or_default();
             same(head.code, body_crc(written, head.payload_len, crc), u32::from_le_bytes(sent))?;
             payload_crc = Some(crc);
         }
@@ -252,8 +268,9 @@ impl Decoder {
         Ok(Some(Frame { head, payload, trailing, payload_crc }))
     }
 
-    /// Tells the decoder that the next `bytes` of the payload went elsewhere: into a pooled buffer, or from socket to
-    /// socket. Returns how many of them belonged to the payload; more than that was the caller's mistake.
+    /// Tells the decoder that the next `bytes` of the payload went elsewhere: into a pooled buffer,
+    /// or from socket to socket. Returns how many of them belonged to the payload; more than that
+    /// was the caller's mistake.
     pub fn skip_payload(&mut self, bytes: u32) -> u32 {
         let Some(body) = &mut self.body else { return 0 };
         let taken = bytes.min(body.payload_left);
@@ -264,13 +281,15 @@ impl Decoder {
     /// Says whether the connection may end here, with `input` left over.
     pub fn finish(&self, input: &[u8]) -> Result<(), FrameError> {
         let need = match (&self.body, input) {
-            (Some(body), _) => in_memory(body.payload_left).saturating_add(in_memory(body.trailing_left)),
+            (Some(body), _) => {
+                in_memory(body.payload_left).saturating_add(in_memory(body.trailing_left))
+            }
             (None, []) => 0,
             (None, _) => match self.parse_head(input)? {
                 Parsed::NeedMore(need) => need,
-                Parsed::Head { head, head_bytes, trailing, .. } => {
-                    head_bytes.saturating_add(in_memory(head.payload_len)).saturating_add(in_memory(trailing))
-                }
+                Parsed::Head { head, head_bytes, trailing, .. } => head_bytes
+                    .saturating_add(in_memory(head.payload_len))
+                    .saturating_add(in_memory(trailing)),
             },
         };
         match need.saturating_sub(input.len()) {
@@ -322,10 +341,12 @@ fn same(code: u8, found: u32, expected: u32) -> Result<(), FrameError> {
     if found == expected { Ok(()) } else { Err(FrameError::Damaged { code, found, expected }) }
 }
 
-/// Finds the generation of a first frame: the first layout whose lengths add up to the body exactly (W18).
+/// Finds the generation of a first frame: the first layout whose lengths add up to the body exactly
+/// (W18).
 ///
-/// The order is the one in which the layouts can be told from the fewest bytes. That a frame fits two of them takes an
-/// accident of one in 2^32 in its ids: see the notes on detection in `docs/protocol.md`.
+/// The order is the one in which the layouts can be told from the fewest bytes. That a frame fits
+/// two of them takes an accident of one in 2^32 in its ids: see the notes on detection in
+/// `docs/protocol.md`.
 fn detect(len: u32, code: u8, body: &[u8]) -> Result<Parsed<'_>, FrameError> {
     let no_generation = Err(FrameError::NoGeneration { len, code });
 
@@ -339,7 +360,9 @@ fn detect(len: u32, code: u8, body: &[u8]) -> Result<Parsed<'_>, FrameError> {
     if len < Generation::F1.body_bytes_min() {
         return no_generation;
     }
-    let Some(f1_payload) = le32_at(body, 33) else { return Ok(Parsed::NeedMore(LENGTH_BYTES + 37)) };
+    let Some(f1_payload) = le32_at(body, 33) else {
+        return Ok(Parsed::NeedMore(LENGTH_BYTES + 37));
+    };
     if f1_payload.checked_add(Generation::F1.body_bytes_min()) == Some(len) {
         return head_f1(len, code, body);
     }
@@ -353,7 +376,8 @@ fn detect(len: u32, code: u8, body: &[u8]) -> Result<Parsed<'_>, FrameError> {
     }
 }
 
-// The three layouts. `body` is what has come of a body of `len` bytes, and `len` holds at least the fixed fields.
+// The three layouts. `body` is what has come of a body of `len` bytes, and `len` holds at least the
+// fixed fields.
 
 fn head_f0(len: u32, code: u8, body: &[u8]) -> Result<Parsed<'_>, FrameError> {
     let Some(payload_len) = le32_at(body, 1) else { return Ok(Parsed::NeedMore(LENGTH_BYTES + 5)) };
@@ -381,16 +405,24 @@ fn head_f2(len: u32, code: u8, body: &[u8]) -> Result<Parsed<'_>, FrameError> {
         return Err(FrameError::SubjectOverrun { len: u32::from(subject_len), room });
     }
     let subject_end = 35 + usize::from(subject_len);
-    let (Some(subject), Some(payload_len)) = (body.get(35..subject_end), le32_at(body, subject_end)) else {
+    let (Some(subject), Some(payload_len)) =
+        (body.get(35..subject_end), le32_at(body, subject_end))
+    else {
         return Ok(Parsed::NeedMore(LENGTH_BYTES + subject_end + 4));
     };
-    let subject = str::from_utf8(subject)
-        .map_err(|error| FrameError::SubjectNotUtf8 { at: error.valid_up_to(), len: subject.len() })?;
+    let subject = str::from_utf8(subject).map_err(|error| FrameError::SubjectNotUtf8 {
+        at: error.valid_up_to(),
+        len: subject.len(),
+    })?;
     whole_head(Generation::F2, Head { code, msg_id, corr_id, subject, payload_len }, len)
 }
 
 /// Checks the payload length of a head against the body that holds it.
-fn whole_head<'a>(generation: Generation, head: Head<'a>, len: u32) -> Result<Parsed<'a>, FrameError> {
+fn whole_head<'a>(
+    generation: Generation,
+    head: Head<'a>,
+    len: u32,
+) -> Result<Parsed<'a>, FrameError> {
     let subject_len = u32::try_from(head.subject.len()).unwrap_or(u32::MAX);
     let fixed = generation.body_bytes_min().saturating_add(subject_len);
     let room = len.saturating_sub(fixed);
@@ -420,7 +452,8 @@ fn advance<'a>(input: &mut &'a [u8], bytes: usize) -> &'a [u8] {
     front
 }
 
-/// A frame length as an index. Saturates where `usize` has 16 bits; the comparison that follows then fails safely.
+/// A frame length as an index. Saturates where `usize` has 16 bits; the comparison that follows
+/// then fails safely.
 fn in_memory(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -64,7 +64,10 @@ fn w18_detection_waits_for_the_bytes_it_needs_and_for_no_more() {
     assert_eq!(needs(&f2[..41]), 50, "the head ends behind the subject");
     let f0 = frame(Generation::F0, Kind::HelloClient, "", b"");
     let mut rest = f0.as_slice();
-    assert!(matches!(Decoder::detecting(InboundLimits::CLASSIC).poll(&mut rest), Ok(Step::Head(_))));
+    assert!(matches!(
+        Decoder::detecting(InboundLimits::CLASSIC).poll(&mut rest),
+        Ok(Step::Head(_))
+    ));
 }
 
 #[test]
@@ -75,7 +78,10 @@ fn w05_lengths_that_cannot_be_are_refused_on_four_bytes() {
     };
     assert_eq!(refused(0, InboundLimits::CLASSIC), FrameError::LengthZero);
     assert_eq!(refused(-1, InboundLimits::CLASSIC), FrameError::LengthNegative { len: -1 });
-    assert_eq!(refused(i32::MIN, InboundLimits::CLASSIC), FrameError::LengthNegative { len: i32::MIN });
+    assert_eq!(
+        refused(i32::MIN, InboundLimits::CLASSIC),
+        FrameError::LengthNegative { len: i32::MIN }
+    );
     let over = FrameError::LengthOver { len: 4_194_305, limit: 4_194_304, code: None };
     assert_eq!(refused(4_194_305, InboundLimits::ANNOUNCED), over);
 }
@@ -88,7 +94,9 @@ fn w06_only_bulk_frames_of_peers_that_announced_nothing_may_be_large() {
         bytes.extend_from_slice(&[0; 34]);
         bytes.extend_from_slice(&(50_000_000_u32 - 39).to_le_bytes());
         let mut rest = bytes.as_slice();
-        Decoder::speaking(Generation::F2, limits).poll(&mut rest).map(|step| matches!(step, Step::Head(_)))
+        Decoder::speaking(Generation::F2, limits)
+            .poll(&mut rest)
+            .map(|step| matches!(step, Step::Head(_)))
     };
     for kind in [Kind::SubmitJob, Kind::AckJob, Kind::CachePut] {
         assert_eq!(head_of(kind, InboundLimits::CLASSIC), Ok(true), "{kind}");
@@ -119,7 +127,10 @@ fn c04_trailing_bytes_are_skipped_and_counted_but_not_on_the_first_frame() {
         ["head 3 s", "payload 3", "end 5", "head 4 ", "payload 4", "end 0", "need 4"]
     );
     let mut first = Decoder::detecting(InboundLimits::CLASSIC);
-    assert_eq!(first.poll(&mut bytes.as_slice()), Err(FrameError::NoGeneration { len: 48, code: 3 }));
+    assert_eq!(
+        first.poll(&mut bytes.as_slice()),
+        Err(FrameError::NoGeneration { len: 48, code: 3 })
+    );
 }
 
 #[test]
@@ -133,7 +144,10 @@ fn a_frame_is_given_whole_only_when_it_is_there() {
     }
     let mut rest = bytes.as_slice();
     let whole = decoder.poll_frame(&mut rest).unwrap().unwrap();
-    assert_eq!((whole.head.subject, whole.payload, whole.trailing), ("job.result.c.1", &b"payload"[..], 0));
+    assert_eq!(
+        (whole.head.subject, whole.payload, whole.trailing),
+        ("job.result.c.1", &b"payload"[..], 0)
+    );
     assert!(rest.is_empty());
 }
 
@@ -169,12 +183,18 @@ fn w11_inner_lengths_beyond_the_body_are_errors_of_their_own() {
     let mut subject = frame(Generation::F2, Kind::Credit, "abc", b"");
     subject[37] = 4;
     let mut decoder = Decoder::speaking(Generation::F2, InboundLimits::CLASSIC);
-    assert_eq!(decoder.poll(&mut subject.as_slice()), Err(FrameError::SubjectOverrun { len: 4, room: 3 }));
+    assert_eq!(
+        decoder.poll(&mut subject.as_slice()),
+        Err(FrameError::SubjectOverrun { len: 4, room: 3 })
+    );
     let mut payload = frame(Generation::F2, Kind::Credit, "abc", b"xy");
     payload[45] = 0x80;
     let overrun = FrameError::PayloadOverrun { len: 0x8000_0002, room: 2 };
     assert_eq!(decoder.poll(&mut payload.as_slice()), Err(overrun));
     let mut utf8 = frame(Generation::F2, Kind::Credit, "abc", b"");
     utf8[40] = 0xC3;
-    assert_eq!(decoder.poll(&mut utf8.as_slice()), Err(FrameError::SubjectNotUtf8 { at: 1, len: 3 }));
+    assert_eq!(
+        decoder.poll(&mut utf8.as_slice()),
+        Err(FrameError::SubjectNotUtf8 { at: 1, len: 3 })
+    );
 }

@@ -1,4 +1,5 @@
-//! Writes frame heads. Payload bytes are never seen here: the caller sends them behind the head, from where they lie.
+//! Writes frame heads. Payload bytes are never seen here: the caller sends them behind the head,
+//! from where they lie.
 
 use super::trailer::body_crc;
 use super::{Generation, Head, LENGTH_BYTES, TRAILER_BYTES};
@@ -9,7 +10,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// The frame would be one that no classic reader takes (W05).
-    #[error("frame body would have {len} bytes; at most {limit} may be sent: send the payload as a transfer")]
+    #[error(
+        "frame body would have {len} bytes; at most {limit} may be sent: send the payload as a transfer"
+    )]
     BodyOver {
         /// What the body would have.
         len: u64,
@@ -22,7 +25,6 @@ pub enum EncodeError {
     SubjectOver {
         /// The subject's length.
         len: usize,
-        /// What fits.
         limit: usize,
     },
 
@@ -46,17 +48,25 @@ pub const fn head_len(generation: Generation, subject: &str) -> usize {
 }
 
 impl Head<'_> {
-    /// Writes the head to the front of `out` and returns its length. The payload goes right behind it.
+    /// Writes the head to the front of `out` and returns its length. The payload goes right behind
+    /// it.
     pub fn encode(&self, generation: Generation, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.write(generation, 0, out)
     }
 
-    fn write(&self, generation: Generation, trailer: u32, out: &mut [u8]) -> Result<usize, EncodeError> {
+    fn write(
+        &self,
+        generation: Generation,
+        trailer: u32,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
         let have = out.len();
         let need = head_len(generation, self.subject);
         // The limit is for what the frame says; the trailer stands beyond it.
         let body_len = self.body_len(generation)?.saturating_add(trailer);
-        let Some(out) = out.get_mut(..need) else { return Err(EncodeError::BufferSmall { have, need }) };
+        let Some(out) = out.get_mut(..need) else {
+            return Err(EncodeError::BufferSmall { have, need });
+        };
 
         let mut out = Cursor { rest: out };
         out.put(&body_len.to_le_bytes());
@@ -81,8 +91,9 @@ impl Head<'_> {
         self.append_with(generation, 0, out).map(|_| ())
     }
 
-    /// The same for a frame that ends with a checksum, which is returned and goes behind the payload. `payload_crc` is the
-    /// CRC-32 of the payload: who kept it need not read the payload again.
+    /// The same for a frame that ends with a checksum, which is returned and goes behind the
+    /// payload. `payload_crc` is the CRC-32 of the payload: who kept it need not read the payload
+    /// again.
     pub fn append_summed(
         &self,
         generation: Generation,
@@ -138,7 +149,9 @@ struct Cursor<'a> {
 
 impl Cursor<'_> {
     fn put(&mut self, bytes: &[u8]) {
-        if let Some((front, rest)) = std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
+        if let Some((front, rest)) =
+            std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len())
+        {
             front.copy_from_slice(bytes);
             self.rest = rest;
         }
@@ -179,8 +192,10 @@ mod tests {
     fn w09_ids_are_written_in_dotnet_order() {
         let mut out = [0; 64];
         head("", 0).encode(Generation::F1, &mut out).unwrap();
-        let dotnet =
-            [0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xAA, 0xBB, 0xCC, 0xDD, 0xEE, 0xFF];
+        let dotnet = [
+            0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xAA, 0xBB, 0xCC, 0xDD,
+            0xEE, 0xFF,
+        ];
         assert_eq!(out[5..21], dotnet);
         assert_eq!(out[21..37], dotnet);
     }

@@ -1,10 +1,10 @@
-//! What can be wrong with a frame. Each variant is a peer that broke the protocol; none of them can be resynchronised
-//! (W08), so the connection ends and the text goes to the log.
+//! What can be wrong with a frame. Each variant is a peer that broke the protocol; none of them can
+//! be resynchronised (W08), so the connection ends and the text goes to the log.
 
 use super::Generation;
 use thiserror::Error;
 
-/// A peer sent bytes that are no frame, or a frame that is over a limit.
+/// A peer sent bytes that are not a frame, or a frame that is over a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The length field is zero.
@@ -29,7 +29,8 @@ pub enum FrameError {
         code: Option<u8>,
     },
 
-    /// The first frame of a connection is larger than a Hello can be: most often the start of another protocol.
+    /// The first frame of a connection is larger than a Hello can be: most often the start of
+    /// another protocol.
     #[error(
         "the first frame says it has {len} bytes, over the limit of {limit} for a Hello; the peer does not speak this \
          protocol, or something else listens for it on another port"
@@ -42,7 +43,9 @@ pub enum FrameError {
     },
 
     /// The body cannot hold even the fixed fields of its generation.
-    #[error("frame body of {len} bytes is too short for a {generation} frame, which has at least {min}")]
+    #[error(
+        "frame body of {len} bytes is too short for a {generation} frame, which has at least {min}"
+    )]
     LengthUnder {
         /// The length as it came.
         len: u32,
@@ -65,7 +68,9 @@ pub enum FrameError {
     },
 
     /// The subject would end behind the body.
-    #[error("subject of {len} bytes is longer than the {room} bytes that the frame body has for it")]
+    #[error(
+        "subject of {len} bytes is longer than the {room} bytes that the frame body has for it"
+    )]
     SubjectOverrun {
         /// The subject's length field.
         len: u32,
@@ -74,15 +79,18 @@ pub enum FrameError {
     },
 
     /// The payload would end behind the body.
-    #[error("payload of {len} bytes is longer than the {room} bytes that the frame body has for it")]
+    #[error(
+        "payload of {len} bytes is longer than the {room} bytes that the frame body has for it"
+    )]
     PayloadOverrun {
-        /// The payload's length field, unsigned; classic writers see values over 2,147,483,647 as negative.
+        /// The payload's length field, unsigned; classic writers see values over 2,147,483,647 as
+        /// negative.
         len: u32,
         /// What the body has room for.
         room: u32,
     },
 
-    /// The subject is no UTF-8.
+    /// The subject is not UTF-8.
     #[error("subject is not UTF-8: byte {at} of {len} starts no valid character")]
     SubjectNotUtf8 {
         /// Offset of the first bad byte in the subject.
@@ -91,8 +99,8 @@ pub enum FrameError {
         len: usize,
     },
 
-    /// Behind the payload of a frame stands more or less than its checksum: one of its lengths, or its type, is not what was
-    /// sent.
+    /// Behind the payload of a frame stands more or less than its checksum: one of its lengths, or
+    /// its type, is not what was sent.
     #[error(
         "a frame was damaged on the way: as {} it has {found} bytes behind its payload, not {expected}",
         named(*.code)
@@ -121,7 +129,9 @@ pub enum FrameError {
     },
 
     /// The connection ended inside a frame (W08).
-    #[error("the connection ended inside a frame, with at least {missing} bytes of it still to come")]
+    #[error(
+        "the connection ended inside a frame, with at least {missing} bytes of it still to come"
+    )]
     Truncated {
         /// Bytes that are known to be missing.
         missing: usize,
@@ -129,7 +139,8 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// Whether it is damage that a checksum has shown, rather than a peer that does not know the protocol.
+    /// Whether it is damage that a checksum has shown, rather than a peer that does not know the
+    /// protocol.
     pub const fn is_damage(&self) -> bool {
         matches!(self, FrameError::TrailerLength { .. } | FrameError::Damaged { .. })
     }

@@ -1,7 +1,8 @@
 //! The envelope: three generations of one length-prefixed frame (W01-W03).
 //!
-//! The [`Decoder`] is fed whatever bytes have come and never owns any; [`Head::encode`] writes a head into the caller's
-//! buffer. Neither touches payload bytes. Connections call both, one decoder for each connection.
+//! The [`Decoder`] is fed whatever bytes have come and never owns any; [`Head::encode`] writes a
+//! head into the caller's buffer. Neither touches payload bytes. Connections call both, one decoder
+//! for each connection.
 
 mod decode;
 mod encode;
@@ -21,7 +22,8 @@ use uuid::Uuid;
 /// Bytes of the length field that opens every frame.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Which of the three layouts a connection speaks. It is found on the first frame (W18) and holds for good.
+/// Which of the three layouts a connection speaks. It is found on the first frame (W18) and holds
+/// for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum Generation {
     /// `type, payload length, payload` (W01): no ids, no subject.
@@ -55,15 +57,13 @@ impl fmt::Display for Generation {
 
 /// Everything of a frame but its payload.
 ///
-/// Generations without ids or subject leave them nil and empty when read, and drop them when written: answering in
-/// kind means that such a peer gets what its layout can hold.
+/// Generations without ids or subject leave them nil and empty when read, and drop them when
+/// written: answering in kind means that such a peer gets what its layout can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
     /// The type byte as it came. [`Head::kind`] looks it up.
     pub code: u8,
-    /// Message id.
     pub msg_id: Uuid,
-    /// Correlation id.
     pub corr_id: Uuid,
     /// Subject; empty if there is none.
     pub subject: &'a str,
@@ -74,7 +74,13 @@ pub struct Head<'a> {
 impl<'a> Head<'a> {
     /// A head of `kind` with nil ids, no subject and no payload, to be filled in by struct update.
     pub const fn new(kind: Kind) -> Self {
-        Head { code: kind.code(), msg_id: Uuid::nil(), corr_id: Uuid::nil(), subject: "", payload_len: 0 }
+        Head {
+            code: kind.code(),
+            msg_id: Uuid::nil(),
+            corr_id: Uuid::nil(),
+            subject: "",
+            payload_len: 0,
+        }
     }
 
     /// What the frame is.

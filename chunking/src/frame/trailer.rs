@@ -1,8 +1,9 @@
-//! The checksum that ends a frame between heft peers (feature `checksums`): CRC-32 of the body up to it, in 4 bytes behind
-//! the payload.
+//! The checksum that ends a frame between heft peers (feature `checksums`): CRC-32 of the body up
+//! to it, in 4 bytes behind the payload.
 //!
-//! A flipped bit anywhere in a frame is found, in its lengths too: there are exactly 4 bytes behind the payload of every
-//! frame but Chunk, which has checksums of its own and nothing behind its payload.
+//! A flipped bit anywhere in a frame is found, in its lengths too: there are exactly 4 bytes behind
+//! the payload of every frame but Chunk, which has checksums of its own and nothing behind its
+//! payload.
 
 use super::FrameError;
 use crate::kind::Kind;
@@ -13,13 +14,15 @@ pub const TRAILER_BYTES: u32 = 4;
 /// What stands behind the payloads of one connection's inbound frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trailers {
-    /// Whatever there is means nothing and is skipped (C04): the peer is a classic one, as far as is known.
+    /// Whatever there is means nothing and is skipped (C04): the peer is a classic one, as far as
+    /// is known.
     #[default]
     Skipped,
-    /// We dialled and announced `checksums`: a Welcome with a checksum says that all that follows has one.
+    /// We dialled and announced `checksums`: a Welcome with a checksum says that all that follows
+    /// has one.
     Offered,
-    /// The peer announced `checksums`. What it sent before it read our Welcome has none; a frame of type Welcome, with a
-    /// checksum, says where that ends.
+    /// The peer announced `checksums`. What it sent before it read our Welcome has none; a frame of
+    /// type Welcome, with a checksum, says where that ends.
     Announced,
     /// The leader's Welcome had none, so nothing may stand there.
     Absent,
@@ -61,7 +64,7 @@ impl Trailers {
         }
     }
 
-    /// What a body may have beyond the limit: the checksum is no content.
+    /// What a body may have beyond the limit: the checksum is not a content.
     pub(super) const fn beyond_limit(self) -> u32 {
         match self {
             Trailers::Required => TRAILER_BYTES,
@@ -70,8 +73,8 @@ impl Trailers {
     }
 }
 
-/// CRC-32 of a body up to its trailer: of `head`, which is all before the payload but the length field, and of a payload
-/// whose checksum is known, so that its bytes are not read again.
+/// CRC-32 of a body up to its trailer: of `head`, which is all before the payload but the length
+/// field, and of a payload whose checksum is known, so that its bytes are not read again.
 pub(super) fn body_crc(head: &[u8], payload_len: u32, payload_crc: u32) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(head);

@@ -1,5 +1,5 @@
-//! Questions and answers in JSON on the same port, for status and operation. The frame's subject is the verb, such as
-//! `status` or `dlq.ls`; an Answer repeats it, and its CorrId is the Ask's MsgId.
+//! Questions and answers in JSON on the same port, for status and operation. The frame's subject is
+//! the verb, such as `status` or `dlq.ls`; an Answer repeats it, and its CorrId is the Ask's MsgId.
 //!
 //! The JSON is borrowed and not looked at here.
 
@@ -8,7 +8,6 @@ use super::{Field, MessageError, Reader};
 use crate::kind::Kind;
 use serde::{Serialize, Serializer};
 
-/// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ask<'a> {
     /// Arguments: a JSON object.

@@ -1,6 +1,6 @@
-//! Datasets: files that many jobs share, pushed to workers ahead of them. What a dataset is made of stands in its
-//! [manifest](crate::dataset::Manifest), its bytes come in [packs](crate::dataset::pack); both are blobs of purpose
-//! `Dataset` and come by transfer.
+//! Datasets: files that many jobs share, pushed to workers ahead of them. What a dataset is made of
+//! stands in its [manifest](crate::dataset::Manifest), its bytes come in
+//! [packs](crate::dataset::pack); both are blobs of purpose `Dataset` and come by transfer.
 //!
 //! A **version** is one content under a CacheId. Its id is that of the manifest's blob.
 
@@ -9,7 +9,7 @@ use super::{Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::dataset::Piece;
 use crate::digest::Digest;
-use crate::limits::{PACK_PIECES_MAX, DATASETS_LISTED_MAX};
+use crate::limits::{DATASETS_LISTED_MAX, PACK_PIECES_MAX};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -22,12 +22,13 @@ flags! {
 }
 
 message! {
-    /// A client puts a dataset. MsgId is the request's id; what the leader says to it has that in CorrId: Refused, or Lack
-    /// until it lacks nothing, CacheAck for each worker, Spread.
+    /// A client puts a dataset. MsgId is the request's id; what the leader says to it has that in
+    /// CorrId: Refused, or Lack until it lacks nothing, CacheAck for each worker, Spread.
     Put {
         /// What identifies the content: [`Manifest::digest`](crate::dataset::Manifest::digest).
         digest: Digest,
-        /// The blob that brings the manifest, if it is lacking; the version's id, if this becomes one.
+        /// The blob that brings the manifest, if it is lacking; the version's id, if this becomes
+        /// one.
         manifest: Uuid,
         /// Bytes of all files.
         bytes: u64,
@@ -35,9 +36,9 @@ message! {
         files: u32,
         /// How it is meant.
         flags: PutFlags,
-        /// How long the leader goes on with workers that have not answered before it says Spread; 0 for as long as it takes.
+        /// How long the leader goes on with workers that have not answered before it says Spread; 0
+        /// for as long as it takes.
         deadline_ms: u64,
-        /// The dataset.
         cache_id: Name,
         /// The workers that are to have it: a pattern, or `none`.
         target: Name,
@@ -49,7 +50,6 @@ byte_enum! {
     Lacking, "what may lack is 0 nothing, 1 the manifest, 2 pieces", {
         /// Nothing: all of it is here.
         Nothing = 0,
-        /// The manifest.
         Manifest = 1,
         /// Pieces of it.
         Pieces = 2,
@@ -57,14 +57,14 @@ byte_enum! {
 }
 
 message! {
-    /// What the receiver of a dataset lacks. From the leader to a client CorrId is the request's id, from a worker to the leader MsgId is
-    /// the version's.
+    /// What the receiver of a dataset lacks. From the leader to a client CorrId is the request's
+    /// id, from a worker to the leader MsgId is the version's.
     Lack {
-        /// What.
         what: Lacking,
         /// Bytes of all that lacks, also of what is not listed.
         bytes: u64,
-        /// Places in the manifest's list of pieces; the first ones, if there are more runs than fit.
+        /// Places in the manifest's list of pieces; the first ones, if there are more runs than
+        /// fit.
         pieces: Ranges,
     }
 }
@@ -98,7 +98,6 @@ message! {
         received: u64,
         /// Bytes that went to workers.
         moved: u64,
-        /// For people.
         text: Text,
     }
 }
@@ -106,16 +105,17 @@ message! {
 flags! {
     /// How a worker is to hold a dataset.
     HoldFlags {
-        /// The version counts: it may be shown once it is whole. Without it the dataset is on its way to the leader too.
+        /// The version counts: it may be shown once it is whole. Without it the dataset is on its
+        /// way to the leader too.
         COMMITTED = 1,
     }
 }
 
 message! {
-    /// A worker is to hold a version of a dataset. MsgId is the version's id. It answers with Lack until it lacks nothing, and
-    /// with CacheAck (CorrId: the version) when the dataset is there for jobs, or cannot be.
+    /// A worker is to hold a version of a dataset. MsgId is the version's id. It answers with Lack
+    /// until it lacks nothing, and with CacheAck (CorrId: the version) when the dataset is there
+    /// for jobs, or cannot be.
     Hold {
-        /// How.
         flags: HoldFlags,
         /// What identifies the content.
         digest: Digest,
@@ -123,7 +123,6 @@ message! {
         bytes: u64,
         /// How many files.
         files: u32,
-        /// The dataset.
         cache_id: Name,
     }
 }
@@ -139,7 +138,6 @@ impl PieceList {
         PieceList(pieces)
     }
 
-    /// The pieces.
     pub fn as_slice(&self) -> &[Piece] {
         &self.0
     }
@@ -167,23 +165,20 @@ impl Field for PieceList {
 }
 
 message! {
-    /// What a pack holds that is about to be opened. MsgId is the pack's id, CorrId the request's (to the leader) or the
-    /// version's (to a worker).
+    /// What a pack holds that is about to be opened. MsgId is the pack's id, CorrId the request's
+    /// (to the leader) or the version's (to a worker).
     Pack {
-        /// Its pieces.
         pieces: PieceList,
     }
 }
 
 message! {
-    /// A worker need not hold a dataset any more, or the leader does not know one that the worker wants. MsgId is the version's id, nil
-    /// where there is none.
+    /// A worker need not hold a dataset any more, or the leader does not know one that the worker
+    /// wants. MsgId is the version's id, nil where there is none.
     Release {
-        /// Why.
         reason: Reason,
         /// The same for people.
         text: Text,
-        /// The dataset.
         cache_id: Name,
     }
 }
@@ -193,7 +188,8 @@ byte_enum! {
     DatasetState, "states are 0 held, 1 gone, 2 wanted, 3 lost", {
         /// It is there for jobs.
         Held = 0,
-        /// It was given up, to make room or because it was released; the text says why. It is not wanted back unasked.
+        /// It was given up, to make room or because it was released; the text says why. It is not
+        /// wanted back unasked.
         Gone = 1,
         /// A job needs it and it is not there.
         Wanted = 2,
@@ -209,9 +205,7 @@ pub struct DatasetEntry {
     pub state: DatasetState,
     /// Its content; zeros if it is wanted, or gone because it was released.
     pub digest: Digest,
-    /// The dataset.
     pub cache_id: Name,
-    /// For people.
     pub text: Text,
 }
 
@@ -226,7 +220,6 @@ impl DatasetList {
         DatasetList(datasets)
     }
 
-    /// The datasets.
     pub fn as_slice(&self) -> &[DatasetEntry] {
         &self.0
     }
@@ -258,7 +251,8 @@ impl Field for DatasetList {
 }
 
 message! {
-    /// What a worker has. It says so after each Welcome, in as many messages as it takes, and when something changes. MsgId is nil.
+    /// What a worker has. It says so after each Welcome, in as many messages as it takes, and when
+    /// something changes. MsgId is nil.
     Have {
         /// 1 if what was said before does not count any more.
         anew: u8,
@@ -266,16 +260,14 @@ message! {
         budget: u64,
         /// Bytes that it holds.
         used: u64,
-        /// The datasets.
         datasets: DatasetList,
     }
 }
 
 message! {
-    /// A worker is to check the files of a dataset against their digests. MsgId is the question's id, which its CacheAck has in CorrId. What is
-    /// damaged is dropped, and Have says so.
+    /// A worker is to check the files of a dataset against their digests. MsgId is the question's
+    /// id, which its CacheAck has in CorrId. What is damaged is dropped, and Have says so.
     Inspect {
-        /// The dataset.
         cache_id: Name,
     }
 }

@@ -1,4 +1,5 @@
-//! Job control between peers that announced themselves. The frame's MsgId is the job's id, but for Heartbeat.
+//! Job control between peers that announced themselves. The frame's MsgId is the job's id, but for
+//! Heartbeat.
 
 use super::layout::{byte_enum, message, put_count};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
@@ -26,7 +27,8 @@ message! {
     Submitted {
         /// Where it stands.
         standing: Standing,
-        /// Which run of the job this is: 1, and one more for each requeue from the dead-letter queue.
+        /// Which run of the job this is: 1, and one more for each requeue from the dead-letter
+        /// queue.
         run: u32,
         /// Jobs before it in its queue.
         ahead: u32,
@@ -34,9 +36,9 @@ message! {
 }
 
 message! {
-    /// What was sent is not taken. MsgId is the job's or transfer's id where there is one, CorrId the refused frame's.
+    /// What was sent is not taken. MsgId is the job's or transfer's id where there is one, CorrId
+    /// the refused frame's.
     Refused {
-        /// Why.
         reason: Reason,
         /// The value that was too much, 0 if none.
         value: u64,
@@ -54,7 +56,8 @@ message! {
     Start {
         /// Run of the job.
         run: u32,
-        /// The attempt. It counts on over all runs of the job, so that it alone tells an old one from a new one.
+        /// The attempt. It counts on over all runs of the job, so that it alone tells an old one
+        /// from a new one.
         attempt: u32,
         /// The lease: without a heartbeat for so long the job goes elsewhere.
         lease_ms: u32,
@@ -64,11 +67,9 @@ message! {
 /// A job that a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HeldJob {
-    /// The job.
     pub job: Uuid,
     /// Run of the job.
     pub run: u32,
-    /// The attempt.
     pub attempt: u32,
 }
 
@@ -79,13 +80,13 @@ pub struct HeldJobs(Vec<HeldJob>);
 impl HeldJobs {
     const ENTRY_BYTES: usize = 24;
 
-    /// The first [`HEARTBEAT_JOBS_MAX`] of `jobs`, which is also the most a worker may run at a time.
+    /// The first [`HEARTBEAT_JOBS_MAX`] of `jobs`, which is also the most a worker may run at a
+    /// time.
     pub fn new(mut jobs: Vec<HeldJob>) -> Self {
         jobs.truncate(HEARTBEAT_JOBS_MAX);
         HeldJobs(jobs)
     }
 
-    /// The jobs.
     pub fn as_slice(&self) -> &[HeldJob] {
         &self.0
     }
@@ -132,7 +133,6 @@ byte_enum! {
         Waiting = 1,
         /// Its inputs are on their way.
         Receiving = 2,
-        /// It runs.
         Running = 3,
         /// What it made is being packed.
         Packing = 4,
@@ -154,7 +154,6 @@ message! {
         done: u64,
         /// Bytes in all; 0 if that is not known.
         total: u64,
-        /// For people.
         text: Text,
     }
 }
@@ -170,8 +169,9 @@ message! {
 }
 
 message! {
-    /// The result is safe as far as the leader's durability goes: the worker may drop the job's directory and its copy
-    /// of the result. Until then it sends the result again after each reconnect.
+    /// The result is safe as far as the leader's durability goes: the worker may drop the job's
+    /// directory and its copy of the result. Until then it sends the result again after each
+    /// reconnect.
     Settled {
         /// Run of the job.
         run: u32,
@@ -179,15 +179,16 @@ message! {
 }
 
 message! {
-    /// The client's program has the job's result: it counts as delivered. Until then the leader pushes it again whenever
-    /// the client comes back.
+    /// The client's program has the job's result: it counts as delivered. Until then the leader
+    /// pushes it again whenever the client comes back.
     Received {
         /// Run of the job, as Submitted said it; 0 for the one whose result came last.
         run: u32,
     }
 }
 
-/// Reads a Credit payload (CR03): an Int32, or nothing, which means one. Bounds are the broker's business (CR04).
+/// Reads a Credit payload (CR03): an Int32, or nothing, which means one. Bounds are the broker's
+/// business (CR04).
 pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
     match <[u8; 4]>::try_from(payload) {
         Ok(delta) => Ok(i32::from_le_bytes(delta)),
@@ -201,7 +202,8 @@ pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
     }
 }
 
-/// Who sends it lives. It goes out when nothing else did for the time of heartbeats, if both sides know it.
+/// Who sends it lives. It goes out when nothing else did for the time of heartbeats, if both sides
+/// know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Keepalive {}
 

@@ -1,8 +1,9 @@
 //! How a message's fields lie in its payload, once for all messages.
 //!
-//! A payload opens with a version byte; then the fields follow without padding: integers little-endian, Guids in .NET
-//! order, names and texts as a 16-bit length and UTF-8. A later version may only append fields, so a reader takes what
-//! it knows from any version it has not been told to refuse and skips the rest.
+//! A payload opens with a version byte; then the fields follow without padding: integers
+//! little-endian, Guids in .NET order, names and texts as a 16-bit length and UTF-8. A later
+//! version may only append fields, so a reader takes what it knows from any version it has not been
+//! told to refuse and skips the rest.
 
 use crate::bitmap::{ChunkRange, Ranges};
 use crate::codec::Codec;
@@ -23,9 +24,7 @@ pub enum MessageError {
     /// The payload ends before a field does.
     #[error("{message}: the payload ends inside `{field}`: {need} bytes needed, {have} left")]
     Short {
-        /// Which message.
         message: Kind,
-        /// Which field.
         field: &'static str,
         /// Bytes the field takes.
         need: usize,
@@ -36,7 +35,6 @@ pub enum MessageError {
     /// No version is below 1.
     #[error("{message}: layout version {version} does not exist; versions start at 1")]
     Version {
-        /// Which message.
         message: Kind,
         /// The version byte.
         version: u8,
@@ -45,11 +43,8 @@ pub enum MessageError {
     /// A field has a value that it may not have.
     #[error("{message}: `{field}` is {value}; {expected}")]
     Value {
-        /// Which message.
         message: Kind,
-        /// Which field.
         field: &'static str,
-        /// The value.
         value: u64,
         /// What it may be.
         expected: &'static str,
@@ -58,22 +53,17 @@ pub enum MessageError {
     /// A list or a text is longer than its limit.
     #[error("{message}: `{field}` has length {len}, over the limit of {limit}")]
     Over {
-        /// Which message.
         message: Kind,
-        /// Which field.
         field: &'static str,
         /// Its length: bytes of a text, entries of a list.
         len: usize,
-        /// The limit.
         limit: usize,
     },
 
-    /// A text is no UTF-8.
+    /// A text is not UTF-8.
     #[error("{message}: `{field}` is not UTF-8: byte {at} starts no valid character")]
     NotUtf8 {
-        /// Which message.
         message: Kind,
-        /// Which field.
         field: &'static str,
         /// Offset of the first bad byte.
         at: usize,
@@ -81,10 +71,7 @@ pub enum MessageError {
 
     /// The frame's kind carries no layout of ours.
     #[error("{message} frames carry no transfer or control message")]
-    NotOurs {
-        /// Which kind.
-        message: Kind,
-    },
+    NotOurs { message: Kind },
 }
 
 /// Takes fields off the front of a payload.
@@ -123,7 +110,11 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    pub(super) fn bytes(&mut self, need: usize, field: &'static str) -> Result<&'a [u8], MessageError> {
+    pub(super) fn bytes(
+        &mut self,
+        need: usize,
+        field: &'static str,
+    ) -> Result<&'a [u8], MessageError> {
         let have = self.rest.len();
         let (front, rest) = self.rest.split_at_checked(need).ok_or(MessageError::Short {
             message: self.message,
@@ -135,7 +126,10 @@ impl<'a> Reader<'a> {
         Ok(front)
     }
 
-    pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], MessageError> {
+    pub(super) fn array<const N: usize>(
+        &mut self,
+        field: &'static str,
+    ) -> Result<[u8; N], MessageError> {
         let have = self.rest.len();
         let (front, rest) = self.rest.split_first_chunk::<N>().ok_or(MessageError::Short {
             message: self.message,
@@ -147,7 +141,12 @@ impl<'a> Reader<'a> {
         Ok(*front)
     }
 
-    pub(super) fn bad_value(&self, field: &'static str, value: u64, expected: &'static str) -> MessageError {
+    pub(super) fn bad_value(
+        &self,
+        field: &'static str,
+        value: u64,
+        expected: &'static str,
+    ) -> MessageError {
         MessageError::Value { message: self.message, field, value, expected }
     }
 
@@ -163,8 +162,8 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// Reads a list: a 16-bit count, checked against the limit and against the bytes that came before room for it is
-    /// made, then the entries.
+    /// Reads a list: a 16-bit count, checked against the limit and against the bytes that came
+    /// before room for it is made, then the entries.
     pub(super) fn list<T>(
         &mut self,
         field: &'static str,
@@ -226,8 +225,9 @@ impl Field for Codec {
     }
     fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
         let code = u8::get(reader, field)?;
-        Codec::try_from(code)
-            .map_err(|_| reader.bad_value(field, code.into(), "codecs are 0 none, 1 gzip, 2 brotli, 3 zstd"))
+        Codec::try_from(code).map_err(|_| {
+            reader.bad_value(field, code.into(), "codecs are 0 none, 1 gzip, 2 brotli, 3 zstd")
+        })
     }
 }
 
@@ -266,7 +266,8 @@ impl Field for Ranges {
             Ok(ChunkRange { first: reader.field(field)?, count: reader.field(field)? })
         })?;
         Ranges::try_from(listed).map_err(|bad| {
-            let expected = "ranges are ascending, apart from each other, not empty and within the blob limit";
+            let expected =
+                "ranges are ascending, apart from each other, not empty and within the blob limit";
             reader.bad_value(field, bad.first.into(), expected)
         })
     }
@@ -290,9 +291,7 @@ pub struct Name(String);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the name has {len} bytes; at most {limit} fit a message: shorten it")]
 pub struct NameOver {
-    /// Its length.
     pub len: usize,
-    /// What fits.
     pub limit: usize,
 }
 
@@ -308,7 +307,6 @@ impl TryFrom<String> for Name {
 }
 
 impl Name {
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -323,12 +321,12 @@ impl Field for Name {
     }
 }
 
-/// A sentence for people. Nothing depends on its end, so a longer one is cut to [`TEXT_BYTES_MAX`] bytes.
+/// A sentence for people. Nothing depends on its end, so a longer one is cut to [`TEXT_BYTES_MAX`]
+/// bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Text(String);
 
 impl Text {
-    /// The sentence.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,8 @@
-//! heft's own messages, codes 30 to 61: what stands in the payload of the frames that only announced peers get.
+//! heft's own messages, codes 30 to 61: what stands in the payload of the frames that only
+//! announced peers get.
 //!
-//! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here keeps state or knows what
-//! may follow what; connections do.
+//! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here
+//! keeps state or knows what may follow what; connections do.
 
 mod ask;
 mod dataset;
@@ -13,17 +14,18 @@ mod welcome;
 
 pub use ask::{Answer, AnswerStatus, Ask};
 pub use dataset::{
-    Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack, PieceList, Put, PutFlags, Release, DatasetEntry,
-    DatasetList, DatasetState, Spread, SpreadStage,
+    DatasetEntry, DatasetList, DatasetState, Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack,
+    PieceList, Put, PutFlags, Release, Spread, SpreadStage,
 };
 pub use job::{
-    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage, Standing,
-    Start, Submitted, parse_credit,
+    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage,
+    Standing, Start, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
 pub use transfer::{
-    Abort, Done, Grant, HeldPart, Open, OpenFlags, PIECE_HEAD_BYTES, PartOf, Piece, Purpose, Verdict, Void,
+    Abort, Done, Grant, HeldPart, Open, OpenFlags, PIECE_HEAD_BYTES, PartOf, Piece, Purpose,
+    Verdict, Void,
 };
 pub use welcome::{Features, LimitId, LimitList, Welcome};
 

@@ -1,10 +1,12 @@
-//! Why something was refused, ended or made to wait: a number for programs, beside the sentence for people.
+//! Why something was refused, ended or made to wait: a number for programs, beside the sentence for
+//! people.
 
 use super::{Field, MessageError, Reader};
 use serde::Serialize;
 use std::fmt;
 
-/// A reason's number. New numbers may come with any version, so an unknown one is kept and never an error.
+/// A reason's number. New numbers may come with any version, so an unknown one is kept and never an
+/// error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Reason(pub u16);
 

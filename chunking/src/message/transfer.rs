@@ -1,8 +1,8 @@
 //! The messages of a transfer. The frame's MsgId is the transfer's id in all of them.
 //!
-//! `Open -> Grant -> Chunk... -> Done -> Verdict`, with `Abort` from either side at any time and `Void` for a chunk
-//! that must not be used. [`Chunk`](crate::chunk) has a head of its own and is not among them; [`Piece`] carries a part of
-//! one, where both sides know it.
+//! `Open -> Grant -> Chunk... -> Done -> Verdict`, with `Abort` from either side at any time and
+//! `Void` for a chunk that must not be used. [`Chunk`](crate::chunk) has a head of its own and is
+//! not among them; [`Piece`] carries a part of one, where both sides know it.
 
 use super::layout::{VERSION, byte_enum, flags, message};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
@@ -37,8 +37,8 @@ byte_enum! {
 flags! {
     /// What a sender promises about the source of a blob.
     OpenFlags {
-        /// The sender keeps the source until the job's terminal result, and sends it again if asked. Only such a transfer
-        /// may take the lane on which the leader never sees the bytes.
+        /// The sender keeps the source until the job's terminal result, and sends it again if
+        /// asked. Only such a transfer may take the lane on which the leader never sees the bytes.
         KEEPS_SOURCE = 1,
     }
 }
@@ -60,7 +60,8 @@ message! {
         size: u64,
         /// The job or dataset it belongs to.
         owner: Uuid,
-        /// The attempt it belongs to, counted over all runs of the job; 0 outside of attempts. Fences what an old one sends.
+        /// The attempt it belongs to, counted over all runs of the job; 0 outside of attempts.
+        /// Fences what an old one sends.
         attempt: u32,
         /// The file's name; empty where the purpose says it all.
         name: Name,
@@ -68,9 +69,11 @@ message! {
 }
 
 message! {
-    /// Room for more chunks. The first Grant of a connection says what the receiver has; only the rest is to be sent.
+    /// Room for more chunks. The first Grant of a connection says what the receiver has; only the
+    /// rest is to be sent.
     Grant {
-        /// Chunks that may be sent beyond those granted before on this connection. 0: wait, for `reason`.
+        /// Chunks that may be sent beyond those granted before on this connection. 0: wait, for
+        /// `reason`.
         window: u32,
         /// Why there is no more room.
         reason: Reason,
@@ -78,21 +81,21 @@ message! {
         text: Text,
         /// Chunks that are held already. Empty after the first Grant.
         held: Ranges,
-        /// What is here of a chunk that is not whole: the sender goes on from there, if it would send the same bytes.
+        /// What is here of a chunk that is not whole: the sender goes on from there, if it would
+        /// send the same bytes.
         #[serde(skip_serializing_if = "HeldPart::is_none")]
         part: HeldPart,
     }
 }
 
-/// What a receiver has of one chunk that is not whole, if it has something. Nothing is written where it has not: peers that
-/// know no pieces send and get what they always did.
+/// What a receiver has of one chunk that is not whole, if it has something. Nothing is written
+/// where it has not: peers that know no pieces send and get what they always did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HeldPart(pub Option<PartOf>);
 
 /// A chunk of which the first bytes are here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PartOf {
-    /// The chunk.
     pub index: u32,
     /// Its first bytes, as they were sent.
     pub bytes: u32,
@@ -124,16 +127,22 @@ impl Field for HeldPart {
             0 => return Ok(HeldPart(None)),
             1 => {}
             other => {
-                return Err(reader.bad_value(field, other.into(), "parts of at most one chunk are named"));
+                return Err(reader.bad_value(
+                    field,
+                    other.into(),
+                    "parts of at most one chunk are named",
+                ));
             }
         }
-        let (index, bytes, crc_sent) = (reader.field(field)?, reader.field(field)?, reader.field(field)?);
+        let (index, bytes, crc_sent) =
+            (reader.field(field)?, reader.field(field)?, reader.field(field)?);
         Ok(HeldPart(Some(PartOf { index, bytes, crc_sent })))
     }
 }
 
-/// A part of a chunk. Those of one chunk come in order and without a gap, and no other chunk comes in pieces on the same
-/// connection before its last byte is there; then it is a chunk like any other. Other frames may stand between.
+/// A part of a chunk. Those of one chunk come in order and without a gap, and no other chunk comes
+/// in pieces on the same connection before its last byte is there; then it is a chunk like any
+/// other. Other frames may stand between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// The chunk's head.
@@ -158,11 +167,17 @@ impl<'a> Piece<'a> {
         self.from.put(out);
     }
 
-    /// The whole frame but for the bytes: what stands before them, and the checksum behind them if there is to be one.
-    pub fn frame(&self, transfer: Uuid, has_checksum: bool) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
+    /// The whole frame but for the bytes: what stands before them, and the checksum behind them if
+    /// there is to be one.
+    pub fn frame(
+        &self,
+        transfer: Uuid,
+        has_checksum: bool,
+    ) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
         let mut front = Vec::with_capacity(PIECE_HEAD_BYTES);
         self.encode_head(&mut front);
-        let payload_len = u32::try_from(front.len().saturating_add(self.bytes.len())).unwrap_or(u32::MAX);
+        let payload_len =
+            u32::try_from(front.len().saturating_add(self.bytes.len())).unwrap_or(u32::MAX);
         let frame = Head { msg_id: transfer, payload_len, ..Head::new(Kind::Piece) };
         let mut out = Vec::with_capacity(head_len(Generation::F2, "") + PIECE_HEAD_BYTES);
         let trailer = match has_checksum {
@@ -184,7 +199,8 @@ impl<'a> Piece<'a> {
         out.extend_from_slice(self.bytes);
     }
 
-    /// Reads a payload: bytes that lie in the chunk, and neither none nor more than a piece may have.
+    /// Reads a payload: bytes that lie in the chunk, and neither none nor more than a piece may
+    /// have.
     pub fn decode(payload: &'a [u8]) -> Result<Self, MessageError> {
         let mut reader = Reader::new(Kind::Piece, payload)?;
         let (offset, raw_len) = (reader.field("offset")?, reader.field("raw_len")?);
@@ -238,7 +254,6 @@ message! {
 message! {
     /// The transfer ends without a blob. Sent by either side; not answered.
     Abort {
-        /// Why.
         reason: Reason,
         /// The same for people.
         text: Text,
@@ -246,12 +261,11 @@ message! {
 }
 
 message! {
-    /// The chunk at `offset` that went before must not be used: its source broke while it was on the way, and what
-    /// followed the break is filling.
+    /// The chunk at `offset` that went before must not be used: its source broke while it was on
+    /// the way, and what followed the break is filling.
     Void {
         /// The chunk's offset in the blob.
         offset: u64,
-        /// Why.
         reason: Reason,
     }
 }
@@ -262,13 +276,9 @@ pub enum Verdict {
     /// It is whole and its digest is right. The sender may forget it.
     Ok,
     /// These chunks are missing or were bad; then Done again.
-    Resend(
-        /// Which.
-        Ranges,
-    ),
+    Resend(Ranges),
     /// It will not be taken.
     Failed {
-        /// Why.
         reason: Reason,
         /// The same for people.
         text: Text,
@@ -297,8 +307,14 @@ impl Body for Verdict {
         match reader.field::<u8>("outcome")? {
             0 => Ok(Verdict::Ok),
             1 => Ok(Verdict::Resend(reader.field("ranges")?)),
-            2 => Ok(Verdict::Failed { reason: reader.field("reason")?, text: reader.field("text")? }),
-            other => Err(reader.bad_value("outcome", other.into(), "outcomes are 0 ok, 1 resend, 2 failed")),
+            2 => {
+                Ok(Verdict::Failed { reason: reader.field("reason")?, text: reader.field("text")? })
+            }
+            other => Err(reader.bad_value(
+                "outcome",
+                other.into(),
+                "outcomes are 0 ok, 1 resend, 2 failed",
+            )),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The leader's answer to a peer that announced itself: what both can do, and every limit on the path.
+//! The leader's answer to a peer that announced itself: what both can do, and every limit on the
+//! path.
 
 use super::layout::{message, put_count};
 use super::{Field, MessageError, Name, Reader};
@@ -22,7 +23,6 @@ macro_rules! features {
 }
 
 features! {
-    /// Chunked transfers.
     TRANSFERS = 0, "transfers";
     /// Chunks in gzip.
     GZIP = 1, "gzip";
@@ -34,13 +34,10 @@ features! {
     SUBMIT_ANSWERS = 4, "submit-answers";
     /// Start, Heartbeat and leases.
     LEASES = 5, "leases";
-    /// Progress.
     PROGRESS = 6, "progress";
-    /// Cancel.
     CANCEL = 7, "cancel";
     /// Ask and Answer.
     ASK = 8, "ask";
-    /// Datasets.
     DATASETS = 9, "datasets";
     /// NotLeader is followed (C23).
     REDIRECTS = 10, "redirects";
@@ -151,8 +148,8 @@ impl LimitList {
         self.0.iter().find(|(listed, _)| *listed == id).map(|(_, value)| *value)
     }
 
-    /// Lists a limit, or changes it. A list that is full stays as it is, which no build with fewer than
-    /// [`LIMITS_LISTED_MAX`] known limits can reach.
+    /// Lists a limit, or changes it. A list that is full stays as it is, which no build with fewer
+    /// than [`LIMITS_LISTED_MAX`] known limits can reach.
     pub fn set(&mut self, id: LimitId, value: u64) {
         if let Some((_, listed)) = self.0.iter_mut().find(|(listed, _)| *listed == id) {
             *listed = value;

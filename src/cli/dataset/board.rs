@@ -1,5 +1,6 @@
-//! How a put stands, while it runs: on a terminal a line for the dataset and one for each worker, written over and over; elsewhere a
-//! line for what happens, or a JSON object. It is told and asks nobody.
+//! How a put stands, while it runs: on a terminal a line for the dataset and one for each worker,
+//! written over and over; elsewhere a line for what happens, or a JSON object. It is told and asks
+//! nobody.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -81,14 +82,19 @@ impl Board {
         };
         let worth = match event {
             PutEvent::Waiting { .. } | PutEvent::Reconnecting { .. } => Worth::Log,
-            PutEvent::Scanned { .. } | PutEvent::Lacking { .. } | PutEvent::Stored(_) | PutEvent::Ack(_) => {
+            PutEvent::Scanned { .. }
+            | PutEvent::Lacking { .. }
+            | PutEvent::Stored(_)
+            | PutEvent::Ack(_) => {
                 if self.only_troubles {
                     Worth::Glance
                 } else {
                     Worth::Log
                 }
             }
-            PutEvent::Scanning { .. } | PutEvent::Uploading { .. } | PutEvent::Asked { .. } => Worth::Glance,
+            PutEvent::Scanning { .. } | PutEvent::Uploading { .. } | PutEvent::Asked { .. } => {
+                Worth::Glance
+            }
         };
         let said = said(event, rate);
         self.teller.tell(&said, worth);
@@ -148,16 +154,22 @@ fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<Strin
     };
     let mut sorted: Vec<(&String, &Row)> = rows.iter().collect();
     sorted.sort_by_key(|(_, row)| order(&row.state));
-    let called = |id: &str, row: &Row| if row.name.is_empty() { id.to_owned() } else { row.name.clone() };
+    let called =
+        |id: &str, row: &Row| if row.name.is_empty() { id.to_owned() } else { row.name.clone() };
     let width = sorted.iter().map(|(id, row)| called(id, row).chars().count()).max().unwrap_or(0);
     let shown = sorted.iter().take(WORKERS_SHOWN_MAX).map(|(id, row)| {
         let bytes = match row.total {
             0 => String::new(),
             total => format!("  {} of {}", ByteSize(row.done), ByteSize(total)),
         };
-        let rate = rates.get(*id).map(|rate| format!("  {}/s", ByteSize(*rate))).unwrap_or_default();
+        let rate =
+            rates.get(*id).map(|rate| format!("  {}/s", ByteSize(*rate))).unwrap_or_default();
         let text = if row.text.is_empty() { String::new() } else { format!("  {}", row.text) };
-        format!("  {:width$}  {:8}{bytes}{rate}{text}", called(id, row), printable(row.state.as_str()))
+        format!(
+            "  {:width$}  {:8}{bytes}{rate}{text}",
+            called(id, row),
+            printable(row.state.as_str())
+        )
     });
     let more = sorted.len().saturating_sub(WORKERS_SHOWN_MAX);
     shown.chain((more > 0).then(|| format!("  and {more} more workers"))).collect()
@@ -205,7 +217,9 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
             1 => "the leader has it; 1 worker is to have it".to_owned(),
             targets => format!("the leader has it; {targets} workers are to have it"),
         },
-        PutEvent::Ack(ack) => format!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message),
+        PutEvent::Ack(ack) => {
+            format!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message)
+        }
         PutEvent::Reconnecting { leader, why, retry_in } => {
             format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
         }
@@ -255,7 +269,11 @@ mod tests {
             json!({"event": "uploading", "cache_id": "m", "worker": null, "done": 10, "total": 40, "bytes_per_s": 3, "eta_s": 10,
                    "text": "x"})
         );
-        let ack = WorkerAck { worker: "w-1 host".into(), status: CacheStatus::Ok, message: "added=2".into() };
+        let ack = WorkerAck {
+            worker: "w-1 host".into(),
+            status: CacheStatus::Ok,
+            message: "added=2".into(),
+        };
         let event = PutEvent::Ack(ack);
         let text = describe(&event, None);
         assert_eq!(text, "worker w-1 host: OK added=2");

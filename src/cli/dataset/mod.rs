@@ -107,7 +107,8 @@ pub(super) struct PutArgs {
     /// Files, and directories with all that is in them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// The workers that are to have it, by a pattern that overlaps theirs; none keeps it at the leader until a job names it.
+    /// The workers that are to have it, by a pattern that overlaps theirs; none keeps it at the
+    /// leader until a job names it.
     #[arg(long, value_name = "PATTERN|none", default_value = TARGET_ALL)]
     target: String,
     /// How many of them have to have it: all, a number, or a share such as 0.9.
@@ -122,7 +123,8 @@ pub(super) struct PutArgs {
     /// How chunks are compressed on the way to the leader.
     #[arg(long, value_enum, default_value_t)]
     compress: CompressChoice,
-    /// How to show how far it is: a table on a terminal and lines elsewhere, JSON objects on standard error, or not at all.
+    /// How to show how far it is: a table on a terminal and lines elsewhere, JSON objects on
+    /// standard error, or not at all.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
 }
@@ -136,9 +138,11 @@ pub(super) fn cache_id(text: &str) -> Result<CacheId, String> {
 pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::Put(what) => super::block_on(put::run(args, what)),
-        What::Ls | What::Status { .. } | What::Rm { .. } | What::Verify { .. } | What::Push { .. } => {
-            super::block_on(look(args))
-        }
+        What::Ls
+        | What::Status { .. }
+        | What::Rm { .. }
+        | What::Verify { .. }
+        | What::Push { .. } => super::block_on(look(args)),
     }
 }
 
@@ -163,7 +167,8 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
             (json, show::status(&answer), true)
         }
         What::Rm { id } => {
-            let Answered { answer, json } = client.ask(&ask::DatasetRm { cache_id: id_of(id) }).await?;
+            let Answered { answer, json } =
+                client.ask(&ask::DatasetRm { cache_id: id_of(id) }).await?;
             (json, show::removed(id.as_str(), &answer), true)
         }
         What::Verify { id } => {

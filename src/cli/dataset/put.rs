@@ -36,12 +36,15 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
             Ok(if report.enough { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
         }
         Err(error) => {
-            if let (Output::Table, PutError::TimedOut { report: Some(report), .. }) = (args.output, &error) {
+            if let (Output::Table, PutError::TimedOut { report: Some(report), .. }) =
+                (args.output, &error)
+            {
                 print(text(what, report).as_bytes())?;
             }
             let hint = match &error {
                 PutError::Refused { refusal, .. }
-                    if refusal.reason == Reason::CONFLICT && !refusal.text.contains("--replace") =>
+                    if refusal.reason == Reason::CONFLICT
+                        && !refusal.text.contains("--replace") =>
                 {
                     "; give --replace to put the new content in its place, or choose another CACHE_ID"
                 }
@@ -63,7 +66,8 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
     }
 }
 
-/// Puts the dataset, and asks the leader beside it how workers fare, where somebody wants to see that.
+/// Puts the dataset, and asks the leader beside it how workers fare, where somebody wants to see
+/// that.
 async fn put_and_watch(args: &DatasetArgs, what: &PutArgs) -> Result<PutReport, PutError> {
     let options = args.reach.options("");
     let mut spec = DatasetSpec::of(what.id.clone(), what.paths.clone())
@@ -161,7 +165,12 @@ fn text(what: &PutArgs, report: &PutReport) -> String {
     for ack in &report.acks {
         let (id, name) = id_and_name(ack);
         let name = name.unwrap_or("-");
-        table.row([id.to_owned(), name.to_owned(), ack.status.as_str().to_owned(), ack.message.clone()]);
+        table.row([
+            id.to_owned(),
+            name.to_owned(),
+            ack.status.as_str().to_owned(),
+            ack.message.clone(),
+        ]);
     }
     let spread = &report.spread;
     let said = if spread.text.is_empty() { String::new() } else { format!("; {}", spread.text) };
@@ -215,7 +224,9 @@ fn members(what: &PutArgs, report: &PutReport) -> Map<String, Value> {
     });
     match object {
         Value::Object(members) => members,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! What leaders answer about datasets, in columns for people. What an answer does not say is shown as `-`.
+//! What leaders answer about datasets, in columns for people. What an answer does not say is shown
+//! as `-`.
 
 use std::time::Duration;
 
-use crate::answers::{Inspected, Pushed, Removed, DatasetPage, DatasetShown};
+use crate::answers::{DatasetPage, DatasetShown, Inspected, Pushed, Removed};
 use crate::cli::table::{Side, Table, said, text};
 use crate::cli::{about, printable};
 use crate::model::CacheStatus;
@@ -55,7 +56,9 @@ pub(super) fn list(page: &DatasetPage) -> String {
         puts.row([text(&put.cache_id)].into_iter().chain(bytes));
     }
     let tables = match (datasets.render(), puts.render()) {
-        (datasets, puts) if datasets.is_empty() && puts.is_empty() => "the leader keeps no datasets\n".to_owned(),
+        (datasets, puts) if datasets.is_empty() && puts.is_empty() => {
+            "the leader keeps no datasets\n".to_owned()
+        }
         (datasets, puts) if puts.is_empty() => datasets,
         (datasets, puts) if datasets.is_empty() => puts,
         (datasets, puts) => format!("{datasets}\n{puts}"),
@@ -96,7 +99,8 @@ pub(super) fn status(shown: &DatasetShown) -> String {
     let workers = workers.render();
     lines.push('\n');
     lines.push_str(if workers.is_empty() { "no workers\n" } else { &workers });
-    let mut files = Table::new(&[("FILE", Side::Left), ("SIZE", Side::Right), ("SHA-256", Side::Left)]);
+    let mut files =
+        Table::new(&[("FILE", Side::Left), ("SIZE", Side::Right), ("SHA-256", Side::Left)]);
     for file in names {
         let sha256: String = file.sha256.chars().take(DIGITS_SHOWN).collect();
         files.row([text(&file.name), said(file.size.map(ByteSize)), text(&sha256)]);
@@ -118,7 +122,8 @@ pub(super) fn removed(id: &str, removed: &Removed) -> String {
 /// The answer to `dataset.verify`, and whether all is as it was put.
 pub(super) fn verified(id: &str, inspected: &Inspected) -> (String, bool) {
     let bad = &inspected.packs_bad;
-    let mut lines: String = bad.iter().map(|what| format!("leader: {}\n", printable(what))).collect();
+    let mut lines: String =
+        bad.iter().map(|what| format!("leader: {}\n", printable(what))).collect();
     let mut workers = Table::new(&[
         ("WORKER", Side::Left),
         ("NAME", Side::Left),

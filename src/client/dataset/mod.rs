@@ -1,9 +1,11 @@
-//! Datasets: files that many jobs share, put under a CacheId once and pushed to workers ahead of the jobs.
+//! Datasets: files that many jobs share, put under a CacheId once and pushed to workers ahead of
+//! the jobs.
 //!
-//! [`put`] reads the files, cuts them into pieces by their content, and gives the leader what it lacks of them, on a
-//! connection of its own (CA07). The leader passes it on to every worker that its target names and says how each fared; one
-//! content is never sent twice, so putting the same again costs reading the files, and a new version what changed. A
-//! connection that breaks costs nothing but what was on its way: the put goes on where it was until its time is over.
+//! [`put`] reads the files, cuts them into pieces by their content, and gives the leader what it
+//! lacks of them, on a connection of its own (CA07). The leader passes it on to every worker that
+//! its target names and says how each fared; one content is never sent twice, so putting the same
+//! again costs reading the files, and a new version what changed. A connection that breaks costs
+//! nothing but what was on its way: the put goes on where it was until its time is over.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -76,8 +78,9 @@ pub struct DatasetSpec {
 impl DatasetSpec {
     /// These files and directories under this CacheId, for all workers.
     ///
-    /// A file is known by its own name. One directory alone stands for its content; of several paths the last part of each
-    /// stays in front of the names. Links in directories are followed if they lead to a regular file beneath the same path.
+    /// A file is known by its own name. One directory alone stands for its content; of several
+    /// paths the last part of each stays in front of the names. Links in directories are followed
+    /// if they lead to a regular file beneath the same path.
     pub fn new<P: Into<PathBuf>>(
         cache_id: &str,
         paths: impl IntoIterator<Item = P>,
@@ -125,7 +128,8 @@ impl DatasetSpec {
         self
     }
 
-    /// Other content under the same CacheId is replaced; a job sees the old dataset or the new one whole.
+    /// Other content under the same CacheId is replaced; a job sees the old dataset or the new one
+    /// whole.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -145,7 +149,8 @@ impl DatasetSpec {
     }
 }
 
-/// How many workers have to have a dataset before its put is over. That the leader has it is always waited for.
+/// How many workers have to have a dataset before its put is over. That the leader has it is always
+/// waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wait {
     /// All that it is for.
@@ -159,7 +164,11 @@ pub enum Wait {
 
 impl Wait {
     /// How many of so many workers that is.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and `targets`")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and `targets`"
+    )]
     pub fn needed(self, targets: u32) -> u32 {
         match self {
             Wait::All => targets,
@@ -186,7 +195,7 @@ impl FromStr for Wait {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is no number of workers: write all, a number such as 3, or a share from 0.0 to 1.0 such as 0.9"
+                "{text:?} is not a number of workers: write all, a number such as 3, or a share from 0.0 to 1.0 such as 0.9"
             )
         };
         if text == "all" {
@@ -375,7 +384,9 @@ pub enum PutError {
 fn stage(sent: u64, lacking: Option<u64>) -> String {
     match lacking {
         None => "the leader has not said what it lacks".to_owned(),
-        Some(lacking) => format!("{} were sent, {} lacked at the leader", ByteSize(sent), ByteSize(lacking)),
+        Some(lacking) => {
+            format!("{} were sent, {} lacked at the leader", ByteSize(sent), ByteSize(lacking))
+        }
     }
 }
 

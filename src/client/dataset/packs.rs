@@ -1,4 +1,5 @@
-//! Which pieces travel together. Pure: it knows places and lengths of pieces, and nothing of files or connections.
+//! Which pieces travel together. Pure: it knows places and lengths of pieces, and nothing of files
+//! or connections.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +7,8 @@ use chunking::dataset::Piece;
 use chunking::dataset::pack::FOOTER_BYTES;
 use chunking::limits::{PACK_BYTES_MAX, PACK_PIECES_MAX};
 
-/// How many packs all that lacks is to be divided into, so that the first are checked and passed on while the others come.
+/// How many packs all that lacks is to be divided into, so that the first are checked and passed on
+/// while the others come.
 pub const PACKS_WANTED: u64 = 8;
 
 /// Packs are not made smaller than this, or each would cost more than it brings.
@@ -17,8 +19,8 @@ pub const PACK_BYTES_MOST: u64 = PACK_BYTES_MAX;
 
 const PACK_BYTES: RangeInclusive<u64> = PACK_BYTES_LEAST..=PACK_BYTES_MOST;
 
-/// Divides pieces, in the order of their places, into packs: neighbours stay together. `lacking` are the bytes of all that
-/// lacks, of which these may be the first.
+/// Divides pieces, in the order of their places, into packs: neighbours stay together. `lacking`
+/// are the bytes of all that lacks, of which these may be the first.
 pub(super) fn plan(pieces: impl IntoIterator<Item = (u32, Piece)>, lacking: u64) -> Vec<Vec<u32>> {
     let bytes_max = (lacking / PACKS_WANTED).clamp(*PACK_BYTES.start(), *PACK_BYTES.end());
     let (mut packs, mut pack, mut bytes) = (Vec::new(), Vec::new(), FOOTER_BYTES as u64);
@@ -61,7 +63,10 @@ mod tests {
         // 31 pieces and their list, since 32 of them would leave no room for it.
         assert_eq!(of(70, 256 << 10, 16 * MIB), [31, 31, 8]);
         assert_eq!(of(130, 1 << 20, 800 * MIB), [63, 63, 4], "no pack is larger than one may be");
-        assert_eq!(of(130, 1 << 20, 128 * MIB), [15; 8].iter().chain(&[10]).copied().collect::<Vec<_>>());
+        assert_eq!(
+            of(130, 1 << 20, 128 * MIB),
+            [15; 8].iter().chain(&[10]).copied().collect::<Vec<_>>()
+        );
         assert_eq!(of(40_000, 1, 40_000), [16_384, 16_384, 7_232]);
         assert_eq!(of(2, 1 << 20, 0), [2], "what the leader says is taken as a hint");
     }

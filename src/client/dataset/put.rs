@@ -1,8 +1,10 @@
-//! The task that puts a dataset: reads its files, asks the leader what it lacks, sends that as packs, and hears how workers fare.
+//! The task that puts a dataset: reads its files, asks the leader what it lacks, sends that as
+//! packs, and hears how workers fare.
 //!
-//! It keeps one connection of its own (CA07), and makes it again when it breaks: the same request under the same ids is idempotent,
-//! and the leader's answer to it is how it goes on. Bytes are read from the files when they are sent. Nothing is decided here
-//! about which pieces make which file; `scan` and `packs` do.
+//! It keeps one connection of its own (CA07), and makes it again when it breaks: the same request
+//! under the same ids is idempotent, and the leader's answer to it is how it goes on. Bytes are
+//! read from the files when they are sent. Nothing is decided here about which pieces make which
+//! file; `scan` and `packs` do.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -34,24 +36,27 @@ use crate::transfer::throttle::{AT_CLIENT, Throttle};
 use crate::transfer::{Blob, ONLY, PieceSource, Source, State, Uploads, Waiting, Wire};
 use crate::units::Span;
 
-/// Packs that are sent at a time: enough that the leader always has one to check and one that comes.
+/// Packs that are sent at a time: enough that the leader always has one to check and one that
+/// comes.
 pub const PACKS_UNDER_WAY_MAX: usize = 4;
 
-/// How much longer than for the leader itself its answer to the hello is waited for, so that it is the former that is given up, and
-/// said. A classic leader never answers, and takes no datasets.
+/// How much longer than for the leader itself its answer to the hello is waited for, so that it is
+/// the former that is given up, and said. A classic leader never answers, and takes no datasets.
 const WELCOME_WAIT_MORE: Duration = Duration::from_secs(1);
 
-/// How long behind the deadline the leader's word of who has the dataset is waited for: its deadline began later.
+/// How long behind the deadline the leader's word of who has the dataset is waited for: its
+/// deadline began later.
 const OVER_WAIT: Duration = Duration::from_secs(2);
 
-/// How long to wait before a leader is asked again that was too busy, or does not know what it was sent.
+/// How long to wait before a leader is asked again that was too busy, or does not know what it was
+/// sent.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the connection gets to close.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
-/// Puts a dataset: [the module](super) has an example. What happens on the way is told to `events`. Dropping the future ends
-/// it; what the leader has by then it need not be sent again.
+/// Puts a dataset: [the module](super) has an example. What happens on the way is told to `events`.
+/// Dropping the future ends it; what the leader has by then it need not be sent again.
 pub async fn put(
     leader: &str,
     spec: DatasetSpec,
@@ -76,8 +81,12 @@ pub async fn put(
     let welcome_wait = options.welcome_wait.max(reach.saturating_add(WELCOME_WAIT_MORE));
     let mut uplink = connection::uplink(leader, 1, &Options { welcome_wait, ..options.clone() });
     let (news, uploaded) = mpsc::unbounded_channel();
-    let unreached =
-        Unreached { since: Instant::now(), wait: options.connect_wait, greeted: false, why: String::new() };
+    let unreached = Unreached {
+        since: Instant::now(),
+        wait: options.connect_wait,
+        greeted: false,
+        why: String::new(),
+    };
     let mut putting = Putting {
         times: Times { started, scan_took, deadline },
         leader: leader.to_owned(),
@@ -249,7 +258,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     ) -> Result<PutReport, PutError> {
         loop {
             let (reach, ask_again) = match &self.link {
-                Link::Unreached(Unreached { since, wait, .. }) => (wait.map(|wait| *since + wait), None),
+                Link::Unreached(Unreached { since, wait, .. }) => {
+                    (wait.map(|wait| *since + wait), None)
+                }
                 Link::Away => (None, None),
                 Link::Up(up) => (None, up.ask_again),
             };
@@ -281,7 +292,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             News::Unanswered { text } => self.tell_waiting(Waiting { reason: Reason::NONE, text }),
             News::Classic => self.on_leader(&Mode::Classic, uplink)?,
             News::Welcome(welcome) => self.on_leader(&Mode::of_welcome(&welcome), uplink)?,
-            News::Failed { why, retry_in } | News::Lost { why, retry_in, .. } => self.on_lost(why, retry_in),
+            News::Failed { why, retry_in } | News::Lost { why, retry_in, .. } => {
+                self.on_lost(why, retry_in)
+            }
             News::Frame(frame) => self.on_frame(&frame)?,
             // Nothing comes by transfer.
             News::Chunk(_) => {}
@@ -312,7 +325,11 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             Link::Unreached(unreached) => (unreached.greeted, unreached.why) = (false, why),
             Link::Away | Link::Up(_) => {
                 self.link = Link::Away;
-                (self.events)(PutEvent::Reconnecting { leader: self.leader.clone(), why, retry_in });
+                (self.events)(PutEvent::Reconnecting {
+                    leader: self.leader.clone(),
+                    why,
+                    retry_in,
+                });
             }
         }
     }
@@ -339,8 +356,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             })
         };
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let millis =
-            |left: Duration| u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        let millis = |left: Duration| {
+            u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+        };
         let message = Put {
             digest: self.scanned.digest,
             manifest: self.version,
@@ -388,7 +406,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
     }
 
     fn decoded<M: Body>(&self, frame: &InFrame) -> Result<M, PutError> {
-        M::decode(&frame.payload).map_err(|error| self.bad_answer(format!("a {} of it: {error}", M::KIND)))
+        M::decode(&frame.payload)
+            .map_err(|error| self.bad_answer(format!("a {} of it: {error}", M::KIND)))
     }
 
     fn bad_answer(&self, why: String) -> PutError {
@@ -427,7 +446,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         // Whatever way it came.
         self.uploads.retain(|_, _| false);
         let begun = self.begun(0);
-        self.phase = Phase::Sending(Sending { arrived: begun.total, planned: VecDeque::new(), ..begun });
+        self.phase =
+            Phase::Sending(Sending { arrived: begun.total, planned: VecDeque::new(), ..begun });
         self.tell_progress();
     }
 
@@ -438,20 +458,25 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         let wanted: HashSet<u32> = lack.pieces.indices().collect();
         // From before a break: what the leader has got by another way is not sent again.
         let is_of_use = |parcel: &Parcel| parcel.places.iter().any(|place| wanted.contains(place));
-        let stale = self.packs().filter(|(id, parcel)| !self.uploads.is_open(*id) && !is_of_use(parcel));
+        let stale =
+            self.packs().filter(|(id, parcel)| !self.uploads.is_open(*id) && !is_of_use(parcel));
         for pack in stale.map(|(id, _)| id).collect::<Vec<_>>() {
             self.uploads.remove(pack);
         }
         let coming: HashSet<u32> =
             self.packs().flat_map(|(_, parcel)| parcel.places.iter().copied()).collect();
         let pieces = self.scanned.manifest.pieces();
-        let lacking = lack.pieces.indices().filter(|place| !coming.contains(place)).filter_map(|place| {
-            let piece = pieces.get(usize::try_from(place).ok()?)?;
-            Some((place, *piece))
-        });
+        let lacking =
+            lack.pieces.indices().filter(|place| !coming.contains(place)).filter_map(|place| {
+                let piece = pieces.get(usize::try_from(place).ok()?)?;
+                Some((place, *piece))
+            });
         let planned: VecDeque<_> = plan(lacking, lack.bytes).into();
         if planned.is_empty() && self.packs().next().is_none() {
-            let why = format!("it lacks {} pieces that the dataset does not have", lack.pieces.chunk_count());
+            let why = format!(
+                "it lacks {} pieces that the dataset does not have",
+                lack.pieces.chunk_count()
+            );
             return Err(self.bad_answer(why));
         }
         let total = arrived.saturating_add(lack.bytes);
@@ -571,8 +596,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         Ok(())
     }
 
-    /// Takes packs out that have arrived and were not looked at yet: the leader may say what it lacks
-    /// before they are. Gives their bytes.
+    /// Takes packs out that have arrived and were not looked at yet: the leader may say what it
+    /// lacks before they are. Gives their bytes.
     fn take_arrived(&mut self) -> u64 {
         let is_here = |id: &Uuid| matches!(self.uploads.status(*id), Some(status) if matches!(status.state, State::Arrived(_)));
         let here: Vec<Uuid> = self.packs().map(|(id, _)| id).filter(is_here).collect();
@@ -603,7 +628,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             Phase::Asking | Phase::Stored { .. } => (0, 0),
         };
         let open = self.packs().filter(|(id, _)| self.uploads.is_open(*id));
-        let went = open.filter_map(|(id, parcel)| Some(self.uploads.status(id)?.done.min(parcel.bytes)));
+        let went =
+            open.filter_map(|(id, parcel)| Some(self.uploads.status(id)?.done.min(parcel.bytes)));
         (went.fold(arrived, u64::saturating_add), total)
     }
 
@@ -676,7 +702,8 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         let mut spread = spread.clone();
         if !over {
             let count = |is: &dyn Fn(&CacheStatus) -> bool| {
-                u32::try_from(self.acks.values().filter(|ack| is(&ack.status)).count()).unwrap_or(u32::MAX)
+                u32::try_from(self.acks.values().filter(|ack| is(&ack.status)).count())
+                    .unwrap_or(u32::MAX)
             };
             spread.ok = spread.ok.max(count(&|status| *status == CacheStatus::Ok));
             spread.skipped = spread.skipped.max(count(&|status| *status == CacheStatus::Skipped));
@@ -710,7 +737,9 @@ impl<F: FnMut(PutEvent)> Putting<F> {
                     report.spread.have()
                 )
             }
-            (None, Link::Unreached(_) | Link::Away) => format!("there is no connection to {}", self.leader),
+            (None, Link::Unreached(_) | Link::Away) => {
+                format!("there is no connection to {}", self.leader)
+            }
             (None, Link::Up(_)) => stage(self.sent().0, self.lacking()),
         };
         PutError::TimedOut {

@@ -1,9 +1,10 @@
-//! Reads the files of a dataset once: cuts them into pieces by their content, and hashes every piece and every file.
+//! Reads the files of a dataset once: cuts them into pieces by their content, and hashes every
+//! piece and every file.
 //!
-//! One thread reads and cuts; the others hash. A file's own SHA-256 has to go over its bytes in order, so it goes
-//! segment by segment, each on the first thread that is free, and before pieces, which may go in any order. A file of one
-//! segment is one task. Memory is a fixed number of buffers, whatever the files' sizes. Blocking: it is called on a thread for
-//! that.
+//! One thread reads and cuts; the others hash. A file's own SHA-256 has to go over its bytes in
+//! order, so it goes segment by segment, each on the first thread that is free, and before pieces,
+//! which may go in any order. A file of one segment is one task. Memory is a fixed number of
+//! buffers, whatever the files' sizes. Blocking: it is called on a thread for that.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -24,7 +25,8 @@ use chunking::{Digest, DigestKind};
 use super::tree::{self, Found, ScanError};
 use crate::transfer::{FileSource, PieceAt};
 
-/// Bytes that are read in one go. What is left behind the last cut, less than a piece, goes in front of the next.
+/// Bytes that are read in one go. What is left behind the last cut, less than a piece, goes in
+/// front of the next.
 const SEGMENT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Room of a buffer.
@@ -82,7 +84,8 @@ pub(super) fn scan(paths: &[PathBuf], watch: &Watch) -> Result<Scanned, ScanErro
     }
     let manifest = builder.finish()?;
     let mut places = Vec::with_capacity(manifest.pieces().len());
-    // Files are in the order of their names there, too, and pieces are numbered in the order of their first use.
+    // Files are in the order of their names there, too, and pieces are numbered in the order of
+    // their first use.
     for (number, (file, crcs)) in (0..).zip(manifest.files().iter().zip(&crcs)) {
         for ((offset, place, _), crc) in manifest.layout(file).zip(crcs) {
             if usize::try_from(place).is_ok_and(|place| place == places.len()) {
@@ -96,7 +99,8 @@ pub(super) fn scan(paths: &[PathBuf], watch: &Watch) -> Result<Scanned, ScanErro
 
 fn source(found: &Found) -> Result<Arc<FileSource>, ScanError> {
     let path = &found.path;
-    let unreadable = |error: io::Error| ScanError::Unreadable { path: path.clone(), why: error.to_string() };
+    let unreadable =
+        |error: io::Error| ScanError::Unreadable { path: path.clone(), why: error.to_string() };
     FileSource::open(path).map(Arc::new).map_err(unreadable)
 }
 
@@ -247,8 +251,10 @@ impl JobTable {
                     self.ready.notify_all();
                 }
                 Task::Pieces(segment) => {
-                    let bytes = segment.cuts.iter().filter_map(|cut| segment.bytes.get(cut.clone()));
-                    let pieces = bytes.map(|bytes| (Piece::of(bytes), crc32fast::hash(bytes))).collect();
+                    let bytes =
+                        segment.cuts.iter().filter_map(|cut| segment.bytes.get(cut.clone()));
+                    let pieces =
+                        bytes.map(|bytes| (Piece::of(bytes), crc32fast::hash(bytes))).collect();
                     let whole = segment.alone.then(|| sha256(segment.whole()));
                     let (file, first) = (segment.file, segment.first);
                     drop(segment);
@@ -264,7 +270,8 @@ impl JobTable {
     fn results(self, files: usize) -> Vec<Hashed> {
         let Tables { strands, mut pieces, mut digests, .. } =
             self.tables.into_inner().unwrap_or_else(PoisonError::into_inner);
-        digests.extend(strands.into_iter().map(|(file, strand)| (file, strand.hasher.finish().bytes)));
+        digests
+            .extend(strands.into_iter().map(|(file, strand)| (file, strand.hasher.finish().bytes)));
         let hashed = |file| {
             let mut parts = pieces.remove(&file).unwrap_or_default();
             parts.sort_by_key(|(first, _)| *first);
@@ -322,7 +329,8 @@ impl Reader<'_> {
             }
             // It is never empty for good: threads that hash give buffers back.
             let mut bytes = self.free.recv().map_err(|_| ScanError::Stopped)?;
-            // Whole once, so that nothing is cleared again; the system gives memory with the first use.
+            // Whole once, so that nothing is cleared again; the system gives memory with the first
+            // use.
             if bytes.len() != BUFFER_BYTES {
                 bytes = vec![0; BUFFER_BYTES];
             }

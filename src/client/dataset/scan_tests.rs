@@ -30,8 +30,12 @@ fn names(scanned: &Scanned) -> Vec<&str> {
 
 #[test]
 fn one_directory_stands_for_its_content_and_of_several_paths_the_last_part_stays_in_front() {
-    let dir =
-        tree(&[("data/a.bin", b"a"), ("data/sub/b.bin", b"b"), ("model.bin", b"m"), ("more/a.bin", b"c")]);
+    let dir = tree(&[
+        ("data/a.bin", b"a"),
+        ("data/sub/b.bin", b"b"),
+        ("model.bin", b"m"),
+        ("more/a.bin", b"c"),
+    ]);
     let at = |name: &str| dir.path().join(name);
     let (data, model, more) = (at("data"), at("model.bin"), at("more"));
     assert_eq!(names(&scanned(&[&data]).unwrap()), ["a.bin", "sub/b.bin"]);
@@ -40,7 +44,11 @@ fn one_directory_stands_for_its_content_and_of_several_paths_the_last_part_stays
     let several = scanned(&[&data, &model, &more]).unwrap();
     assert_eq!(names(&several), ["data/a.bin", "data/sub/b.bin", "model.bin", "more/a.bin"]);
     let dots = scanned(&[&data.join("sub/.."), &model]).unwrap();
-    assert_eq!(names(&dots), ["data/a.bin", "data/sub/b.bin", "model.bin"], "called as the directory it is");
+    assert_eq!(
+        names(&dots),
+        ["data/a.bin", "data/sub/b.bin", "model.bin"],
+        "called as the directory it is"
+    );
 }
 
 #[test]
@@ -61,7 +69,12 @@ fn ca09_pieces_files_and_the_dataset_have_their_digests_and_the_pieces_are_where
     assert_eq!(scanned.digest, manifest.digest());
     for file in manifest.files() {
         let content = fs::read(dir.path().join(&file.name)).unwrap();
-        assert_eq!((file.size, file.sha256), (content.len() as u64, sha256(&content)), "{}", file.name);
+        assert_eq!(
+            (file.size, file.sha256),
+            (content.len() as u64, sha256(&content)),
+            "{}",
+            file.name
+        );
         for (offset, _, piece) in manifest.layout(file) {
             let start = usize::try_from(offset).unwrap();
             assert!(piece.is(&content[start..start + piece.len as usize]));
@@ -82,15 +95,19 @@ fn ca09_pieces_files_and_the_dataset_have_their_digests_and_the_pieces_are_where
 
 #[test]
 fn a_scan_of_the_same_files_is_the_same_however_threads_run() {
-    let files: Vec<(String, Vec<u8>)> =
-        (0..40).map(|file| (format!("d{}/f{file}", file % 3), noise(file * 100_000, file as u64))).collect();
+    let files: Vec<(String, Vec<u8>)> = (0..40)
+        .map(|file| (format!("d{}/f{file}", file % 3), noise(file * 100_000, file as u64)))
+        .collect();
     let files: Vec<(&str, &[u8])> =
         files.iter().map(|(name, content)| (name.as_str(), content.as_slice())).collect();
     let dir = tree(&files);
     let watch = Watch::default();
     let first = scan(&[dir.path().to_owned()], &watch).unwrap();
     let total: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
-    assert_eq!((watch.done.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed)), (total, total));
+    assert_eq!(
+        (watch.done.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed)),
+        (total, total)
+    );
     for _ in 0..3 {
         assert_eq!(scanned(&[dir.path()]).unwrap().manifest, first.manifest);
     }
@@ -135,18 +152,24 @@ fn links_are_followed_to_regular_files_beneath_the_same_path_and_refused_otherwi
 fn what_is_no_file_is_refused_with_what_it_is() {
     let dir = tree(&[("a", b"a")]);
     let pipe = dir.path().join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
-        .unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
     for paths in [dir.path(), &pipe] {
         let text = refused(&[paths]);
-        assert!(text.contains("/pipe is no regular file but a pipe"), "{text}");
+        assert!(text.contains("/pipe is not a regular file but a pipe"), "{text}");
     }
     fs::remove_file(&pipe).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
     let text = refused(&[dir.path()]);
-    assert!(text.contains("/socket is no regular file but a socket"), "{text}");
+    assert!(text.contains("/socket is not a regular file but a socket"), "{text}");
     let text = refused(&[Path::new("/dev/null")]);
-    assert!(text.contains("/dev/null is no regular file but a device"), "{text}");
+    assert!(text.contains("/dev/null is not a regular file but a device"), "{text}");
     let text = refused(&[&dir.path().join("not there")]);
     assert!(text.contains("not there") && text.contains("relative paths start at"), "{text}");
 }
@@ -233,7 +256,8 @@ fn a_file_that_changes_while_it_is_read_is_refused_with_its_name() {
     assert!(grown.contains("/a grew from 5242880 bytes"), "{grown}");
     let written = change(&|file| {
         file.set_len(5 << 20).unwrap();
-        file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(9)).unwrap();
+        file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(9))
+            .unwrap();
     });
     assert!(written.contains("/a changed"), "{written}");
 }

@@ -1,9 +1,11 @@
-//! Which files a dataset is made of, and what they are called in it. It looks at names and kinds of files and reads none.
+//! Which files a dataset is made of, and what they are called in it. It looks at names and kinds of
+//! files and reads none.
 //!
-//! A file is known by its own name, what is in a directory by its path beneath it. One directory alone stands for its
-//! content; of several paths the last part of each stays in front of the names, so that they do not mix. Links on
-//! the command line are followed. A link in a directory is followed if it leads to a regular file beneath the same path, and
-//! refused otherwise: a dataset has the bytes of what was named, and not of what lies elsewhere. Directories without files are
+//! A file is known by its own name, what is in a directory by its path beneath it. One directory
+//! alone stands for its content; of several paths the last part of each stays in front of the
+//! names, so that they do not mix. Links on the command line are followed. A link in a directory is
+//! followed if it leads to a regular file beneath the same path, and refused otherwise: a dataset
+//! has the bytes of what was named, and not of what lies elsewhere. Directories without files are
 //! left out, since a dataset has files alone.
 
 use std::fs::{self, Metadata};
@@ -47,7 +49,7 @@ pub enum ScanError {
         why: String,
     },
     /// It is neither a file nor a directory.
-    #[error("{} is no regular file but {what}: remove it, or name the files one by one", path.display())]
+    #[error("{} is not a regular file but {what}: remove it, or name the files one by one", path.display())]
     Special {
         /// The path.
         path: PathBuf,
@@ -62,13 +64,14 @@ pub enum ScanError {
         /// The rule it breaks.
         why: NameError,
     },
-    /// Its name is no text.
+    /// Its name is not a text.
     #[error("the name of {} is not UTF-8: rename it", path.display())]
     NotText {
         /// The path.
         path: PathBuf,
     },
-    /// Two files have one name in the dataset, or names that are one on systems that do not tell case apart.
+    /// Two files have one name in the dataset, or names that are one on systems that do not tell
+    /// case apart.
     #[error(
         "{} and {} would be {first:?} and {second:?} in the dataset, which are one file{}: rename one, or put them under \
          different CacheIds",
@@ -107,7 +110,9 @@ pub enum ScanError {
         paths: String,
     },
     /// There is more than a dataset may have.
-    #[error("there are over {limit} files: put fewer under one CacheId, or pack them into archives")]
+    #[error(
+        "there are over {limit} files: put fewer under one CacheId, or pack them into archives"
+    )]
     Many {
         /// What is taken.
         limit: usize,
@@ -138,7 +143,8 @@ pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<Found>, ScanError> {
     for path in paths {
         let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
         if metadata.is_dir() {
-            let front = if paths.len() == 1 { String::new() } else { format!("{}/", last_part(path)?) };
+            let front =
+                if paths.len() == 1 { String::new() } else { format!("{}/", last_part(path)?) };
             walk(path, &front, &mut found)?;
         } else {
             refuse_special(path, &metadata)?;
@@ -162,7 +168,8 @@ fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String, ScanError> {
     name.to_str().map(str::to_owned).ok_or_else(|| ScanError::NotText { path: path.to_owned() })
 }
 
-/// What a path is called where several are put together. `.` and `..` are called as the directory that they are.
+/// What a path is called where several are put together. `.` and `..` are called as the directory
+/// that they are.
 fn last_part(path: &Path) -> Result<String, ScanError> {
     if let Some(name) = path.file_name() {
         return text(path, name);
@@ -187,13 +194,13 @@ fn walk(root: &Path, front: &str, found: &mut Vec<Found>) -> Result<(), ScanErro
             let entry = entry.map_err(|error| unreadable(&directory, &error))?;
             let path = entry.path();
             let name = format!("{front}{}", text(&path, &entry.file_name())?);
-            let metadata = fs::symlink_metadata(&path).map_err(|error| unreadable(&path, &error))?;
+            let metadata =
+                fs::symlink_metadata(&path).map_err(|error| unreadable(&path, &error))?;
             if metadata.is_symlink() {
                 let root = match &real_root {
                     Some(root) => root,
-                    None => {
-                        real_root.insert(fs::canonicalize(root).map_err(|error| unreadable(root, &error))?)
-                    }
+                    None => real_root
+                        .insert(fs::canonicalize(root).map_err(|error| unreadable(root, &error))?),
                 };
                 push(found, name, followed(&path, root)?)?;
             } else if metadata.is_dir() {
@@ -223,7 +230,11 @@ fn followed(link: &Path, root: &Path) -> Result<PathBuf, ScanError> {
     }
     let metadata = fs::metadata(&real).map_err(|error| unreadable(&real, &error))?;
     if !metadata.is_file() {
-        return Err(refused(format!("leads to {}, which is {}", leads_to().display(), kind(&metadata))));
+        return Err(refused(format!(
+            "leads to {}, which is {}",
+            leads_to().display(),
+            kind(&metadata)
+        )));
     }
     Ok(real)
 }

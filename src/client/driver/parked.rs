@@ -1,5 +1,5 @@
-//! Jobs that only a heft leader can take as they are meant, while it is not known whether the leader
-//! is one: they wait for its Welcome, and are refused if none comes.
+//! Jobs that only a heft leader can take as they are meant, while it is not known whether the
+//! leader is one: they wait for its Welcome, and are refused if none comes.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::client::error::{JobError, Refusal};
 use crate::client::job::JobEvent;
 use crate::units::{ByteSize, Span};
 
-/// How long such a job at least waits for the Welcome of a leader that has been silent for long: it may be on its way.
+/// How long such a job at least waits for the Welcome of a leader that has been silent for long: it
+/// may be on its way.
 const LATE_WELCOME_WAIT_MIN: Duration = Duration::from_secs(2);
 
 impl Job {
@@ -58,7 +59,8 @@ impl Driver {
         let leader = connection.address.clone();
         self.set_state(conn, LinkState::Up { leader, mode });
         self.send_questions();
-        let parked = self.jobs.iter().filter(|(_, job)| job.parked.is_some_and(|(on, _)| on == conn));
+        let parked =
+            self.jobs.iter().filter(|(_, job)| job.parked.is_some_and(|(on, _)| on == conn));
         let parked: Vec<Uuid> = parked.map(|(id, _)| *id).collect();
         for job in parked {
             self.send(conn, job, false);
@@ -102,13 +104,15 @@ impl Driver {
     pub(super) fn give_up_parked(&mut self) {
         let now = Instant::now();
         self.parked.retain(|id| self.jobs.get(id).is_some_and(|job| job.parked.is_some()));
-        let over =
-            |id: &&Uuid| self.jobs.get(*id).and_then(|job| job.parked).is_some_and(|(_, until)| until <= now);
+        let over = |id: &&Uuid| {
+            self.jobs.get(*id).and_then(|job| job.parked).is_some_and(|(_, until)| until <= now)
+        };
         let over: Vec<Uuid> = self.parked.iter().filter(over).copied().collect();
         for id in over {
             let Some(job) = self.jobs.get(&id) else { continue };
             let connection = job.parked.and_then(|(conn, _)| self.conns.get(conn));
-            let leader = connection.map(|connection| connection.address.clone()).unwrap_or_default();
+            let leader =
+                connection.map(|connection| connection.address.clone()).unwrap_or_default();
             let refusal = job.why_not(&leader);
             let waited = connection.and_then(Connection::silent_for).map(Span::rounded);
             self.end(

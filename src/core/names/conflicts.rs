@@ -1,7 +1,8 @@
-//! Names that are to lie in one directory: which two cannot, since they are one file there, or one is a folder of the other.
+//! Names that are to lie in one directory: which two cannot, since they are one file there, or one
+//! is a folder of the other.
 //!
-//! It judges names that were checked one by one, and knows nothing of what is on a disk. Who scans files, who takes a dataset and who
-//! lays out a job's inputs ask it.
+//! It judges names that were checked one by one, and knows nothing of what is on a disk. Who scans
+//! files, who takes a dataset and who lays out a job's inputs ask it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -26,12 +27,10 @@ pub enum Clash<'a, T> {
     Same {
         /// The one that was given first.
         first: &'a T,
-        /// The other.
         second: &'a T,
     },
     /// One is a folder of the other.
     Folder {
-        /// The one.
         file: &'a T,
         /// What is beneath it.
         inner: &'a T,
@@ -60,8 +59,8 @@ pub fn clash<T>(items: &[T], name: impl Fn(&T) -> &SafeName, case: Case) -> Opti
     })
 }
 
-/// What a name is where case is not told apart: all that any system takes for one becomes one. "ẞ" is "ß" in small letters, and only
-/// that is "SS" in large ones.
+/// What a name is where case is not told apart: all that any system takes for one becomes one. "ẞ"
+/// is "ß" in small letters, and only that is "SS" in large ones.
 pub(super) fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
@@ -78,12 +77,11 @@ pub enum InputNamesError {
     Name(#[from] NameError),
     /// Two are the same.
     #[error("invalid file name: \"{name}\" is given twice: give each input file its own name")]
-    Twice {
-        /// The name.
-        name: SafeName,
-    },
+    Twice { name: SafeName },
     /// One is the folder of another.
-    #[error("invalid file name: \"{name}\" is a folder of another input file: give each its own name")]
+    #[error(
+        "invalid file name: \"{name}\" is a folder of another input file: give each its own name"
+    )]
     Folder {
         /// The name of the file that would have to be a folder.
         name: SafeName,
@@ -91,10 +89,13 @@ pub enum InputNamesError {
 }
 
 /// Judges the names of all input files of a job together, before a byte of any is written.
-pub fn input_names<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, InputNamesError> {
+pub fn input_names<'a>(
+    files: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<SafeName>, InputNamesError> {
     let names = files.into_iter().map(|name| SafeName::parse(NameUse::File, name));
     let names = names.collect::<Result<Vec<_>, _>>()?;
-    // They lie on the worker's disk alone, which tells case apart, and jobs that classic workers take may have both.
+    // They lie on the worker's disk alone, which tells case apart, and jobs that classic workers
+    // take may have both.
     match clash(&names, |name| name, Case::Told) {
         Some(Clash::Same { second, .. }) => Err(InputNamesError::Twice { name: second.clone() }),
         Some(Clash::Folder { file, .. }) => Err(InputNamesError::Folder { name: file.clone() }),
@@ -113,29 +114,26 @@ pub enum DatasetNameError {
         "invalid file name: \"{}\" and \"{}\" differ in case alone: rename one",
         excerpt(name.as_str()), excerpt(other.as_str())
     )]
-    Case {
-        /// The one.
-        name: SafeName,
-        /// The other.
-        other: SafeName,
-    },
+    Case { name: SafeName, other: SafeName },
     /// One is a folder of another.
     #[error("invalid file name: \"{}\" is a folder of another file: rename one", excerpt(name.as_str()))]
-    Folder {
-        /// The one.
-        name: SafeName,
-    },
+    Folder { name: SafeName },
 }
 
 /// Checks the names of all files of a dataset, each by itself and all together.
-pub fn names_of_dataset<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<SafeName>, DatasetNameError> {
+pub fn names_of_dataset<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<SafeName>, DatasetNameError> {
     let names = names.into_iter().map(SafeName::parse_in_dataset).collect::<Result<Vec<_>, _>>()?;
     fit_in_dataset(&names)?;
     Ok(names)
 }
 
-/// Checks names that are those of files of a dataset, all together. Which systems the dataset goes to nobody knows.
-pub fn fit_in_dataset<'a>(names: impl IntoIterator<Item = &'a SafeName>) -> Result<(), DatasetNameError> {
+/// Checks names that are those of files of a dataset, all together. Which systems the dataset goes
+/// to nobody knows.
+pub fn fit_in_dataset<'a>(
+    names: impl IntoIterator<Item = &'a SafeName>,
+) -> Result<(), DatasetNameError> {
     let names: Vec<&SafeName> = names.into_iter().collect();
     match clash(&names, |name| name, Case::Folded) {
         None => Ok(()),
@@ -163,9 +161,15 @@ mod tests {
         let names = names_of_dataset(fit).unwrap();
         assert_eq!(names.iter().map(SafeName::as_str).collect::<Vec<_>>(), fit);
         for (names, said) in [
-            (&["a/B", "A/b"][..], r#"invalid file name: "A/b" and "a/B" differ in case alone: rename one"#),
+            (
+                &["a/B", "A/b"][..],
+                r#"invalid file name: "A/b" and "a/B" differ in case alone: rename one"#,
+            ),
             (&["a/b", "A"], r#"invalid file name: "A" is a folder of another file: rename one"#),
-            (&["a/B", "a/b/c"], r#"invalid file name: "a/B" is a folder of another file: rename one"#),
+            (
+                &["a/B", "a/b/c"],
+                r#"invalid file name: "a/B" is a folder of another file: rename one"#,
+            ),
             (&["a", "../x"], r#"invalid file name: "../x": it holds "..": leave that out"#),
         ] {
             assert_eq!(text(names), said);
@@ -176,14 +180,18 @@ mod tests {
 
     #[test]
     fn what_any_system_takes_for_one_is_one() {
-        for same in
-            [&["straße", "STRASSE", "STRAẞE"][..], &["ΟΔΟΣ", "οδος", "οδοσ"], &["É", "é"], &["K", "k"]]
-        {
+        for same in [
+            &["straße", "STRASSE", "STRAẞE"][..],
+            &["ΟΔΟΣ", "οδος", "οδοσ"],
+            &["É", "é"],
+            &["K", "k"],
+        ] {
             for pair in same.windows(2) {
                 assert!(text(pair).contains("differ in case alone"), "{pair:?}");
             }
         }
-        let changes = |char: &char| !char.to_uppercase().eq([*char]) || !char.to_lowercase().eq([*char]);
+        let changes =
+            |char: &char| !char.to_uppercase().eq([*char]) || !char.to_lowercase().eq([*char]);
         for char in ('\0'..=char::MAX).filter(changes) {
             let (upper, lower) = (char.to_uppercase().to_string(), char.to_lowercase().to_string());
             let name = folded(&char.to_string());
@@ -193,7 +201,8 @@ mod tests {
 
     #[test]
     fn where_case_is_told_only_equal_names_are_one() {
-        let names = ["a", "A", "B/c", "b"].map(|name| SafeName::parse(NameUse::File, name).unwrap());
+        let names =
+            ["a", "A", "B/c", "b"].map(|name| SafeName::parse(NameUse::File, name).unwrap());
         assert_eq!(clash(&names, |name| name, Case::Told), None);
         let twice = ["a", "b", "./a"].map(|name| SafeName::parse(NameUse::File, name).unwrap());
         let [first, _, second] = &twice;

@@ -1,12 +1,12 @@
-//! Names for classic workers, which take no folders (WX08): which names they take, and what is left of others without their
-//! folders (C08).
+//! Names for classic workers, which take no folders (WX08): which names they take, and what is left
+//! of others without their folders (C08).
 
 use std::collections::HashMap;
 
 use thiserror::Error;
 
-use super::excerpt;
 use super::conflicts::folded;
+use super::excerpt;
 
 /// Whether a classic worker takes an input file of this name.
 pub fn is_flat(name: &str) -> bool {
@@ -30,12 +30,11 @@ pub enum FlatError {
     Same {
         /// The one that was given first.
         first: String,
-        /// The other.
         second: String,
     },
-    /// What is left is no name that a classic worker takes.
+    /// What is left is not a name that a classic worker takes.
     #[error(
-        "what is left of \"{}\" without its folders is no name that a classic worker takes: rename it",
+        "what is left of \"{}\" without its folders is not a name that a classic worker takes: rename it",
         excerpt(name)
     )]
     Refused {
@@ -53,7 +52,9 @@ pub fn flattened<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'a
             return Err(FlatError::Refused { name: name.to_owned() });
         }
         match taken.insert(folded(flat), name) {
-            Some(first) => Err(FlatError::Same { first: first.to_owned(), second: name.to_owned() }),
+            Some(first) => {
+                Err(FlatError::Same { first: first.to_owned(), second: name.to_owned() })
+            }
             None => Ok(flat),
         }
     });

@@ -43,7 +43,13 @@ fn enqueue(inputs: Inputs) -> Record {
 }
 
 fn assign(job: JobId) -> Record {
-    Record::Assign { job, run: RUN, attempt: Attempt(1), worker: WORKER, class: WorkerClass::Leasing }
+    Record::Assign {
+        job,
+        run: RUN,
+        attempt: Attempt(1),
+        worker: WORKER,
+        class: WorkerClass::Leasing,
+    }
 }
 
 fn ack(job: JobId) -> Record {
@@ -140,14 +146,17 @@ fn transition_table_of_jobs_by_records() {
             apply(state, &Record::Cancel { at: AT, job: ID, run: RUN, by: "somebody".into() });
         }),
         ("withdraw", |state| apply(state, &Record::Withdraw { job: ID, run: RUN })),
-        ("fail", |state| apply(state, &Record::Fail { at: AT, job: ID, run: RUN, why: "why".into() })),
+        ("fail", |state| {
+            apply(state, &Record::Fail { at: AT, job: ID, run: RUN, why: "why".into() })
+        }),
         ("orphan", |state| apply(state, &Record::Orphan { at: AT, job: ID, run: RUN })),
         ("revive", |state| apply(state, &Record::Revive { job: ID, run: RUN })),
         ("forget", |state| apply(state, &Record::Forget { job: ID, run: RUN })),
         ("delivered", |state| apply(state, &Record::Delivered { job: ID, run: RUN })),
         ("stage", |state| apply(state, &stage())),
         ("dataset_gone", |state| {
-            let gone = Record::DatasetGone { cache: CacheId::of_inputs(ID), version: Uuid::from_u128(3) };
+            let gone =
+                Record::DatasetGone { cache: CacheId::of_inputs(ID), version: Uuid::from_u128(3) };
             apply(state, &gone);
         }),
         ("any of another run", |state| {

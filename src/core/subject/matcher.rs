@@ -1,15 +1,16 @@
 //! The plain matcher: does this pattern match this subject.
 //!
-//! It is the definition that the tree, the overlap and the subscriptions are tested against. It never
-//! allocates and never looks at more than one pattern; for many patterns at once there is `SubjectTree`.
+//! It is the definition that the tree, the overlap and the subscriptions are tested against. It
+//! never allocates and never looks at more than one pattern; for many patterns at once there is
+//! `SubjectTree`.
 
 use super::{WILDCARD_ONE, WILDCARD_TAIL, same_segment, segments};
 
 /// Whether `pattern` matches `subject` (S05, S12-S19).
 ///
-/// `*` stands for exactly one segment and `>` for the rest, which may be empty; both count only as whole
-/// segments. Without `>` both must have the same number of segments. The subject is text only: a `*` in it
-/// stands for itself.
+/// `*` stands for exactly one segment and `>` for the rest, which may be empty; both count only as
+/// whole segments. Without `>` both must have the same number of segments. The subject is text
+/// only: a `*` in it stands for itself.
 pub fn matches(pattern: &str, subject: &str) -> bool {
     let mut subject = segments(subject);
     for wanted in segments(pattern) {

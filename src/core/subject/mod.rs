@@ -1,12 +1,14 @@
-//! Subjects: dotted texts that say where a job belongs, and the patterns by which workers ask for them.
+//! Subjects: dotted texts that say where a job belongs, and the patterns by which workers ask for
+//! them.
 //!
-//! This room decides which worker may be given which job and which worker a dataset is for. It never keeps a
-//! queue, picks among eligible workers or reads a frame; the broker core and the connections call it with
-//! texts they hold.
+//! This room decides which worker may be given which job and which worker a dataset is for. It
+//! never keeps a queue, picks among eligible workers or reads a frame; the broker core and the
+//! connections call it with texts they hold.
 //!
-//! A subject is split at dots and empty segments are removed, so `a..b` and `.a.b.` are both `a.b` (S16).
-//! Letters are compared by ASCII case only: that much every peer does, whatever its runtime, while the
-//! folding of other letters differs between runtimes (S17). So `A` equals `a`, and `É` differs from `é`.
+//! A subject is split at dots and empty segments are removed, so `a..b` and `.a.b.` are both `a.b`
+//! (S16). Letters are compared by ASCII case only: that much every peer does, whatever its runtime,
+//! while the folding of other letters differs between runtimes (S17). So `A` equals `a`, and `É`
+//! differs from `é`.
 
 mod matcher;
 mod overlap;
@@ -28,18 +30,19 @@ pub use subscription::{
 };
 pub use tree::SubjectTree;
 
-/// The most bytes a routing key may have. The leader appends `.<workerId>` to make the subject of AssignJob
-/// (T02), and that subject has to fit a frame as well.
+/// The most bytes a routing key may have. The leader appends `.<workerId>` to make the subject of
+/// AssignJob (T02), and that subject has to fit a frame as well.
 pub const ROUTING_KEY_BYTES_MAX: usize = SUBJECT_BYTES_MAX - 1 - Hyphenated::LENGTH;
 
-/// The most segments a worker's pattern may have. Each one can cost the tree a node of some hundred bytes, so
-/// without this limit one hello of 64 KiB would take megabytes of the leader.
+/// The most segments a worker's pattern may have. Each one can cost the tree a node of some hundred
+/// bytes, so without this limit one hello of 64 KiB would take megabytes of the leader.
 pub const PATTERN_SEGMENTS_MAX: usize = 256;
 
 /// The most segments all patterns of one worker may have together, for the same reason.
 pub const WORKER_SEGMENTS_MAX: usize = 4096;
 
-/// What our own workers subscribe to unless told otherwise (C09). What a peer sends is honoured as sent.
+/// What our own workers subscribe to unless told otherwise (C09). What a peer sends is honoured as
+/// sent.
 pub const WORKER_PATTERN_DEFAULT: &str = "job.assign.>";
 
 /// The group of peers and jobs that name none (S02).
@@ -48,8 +51,8 @@ pub const GROUP_DEFAULT: &str = "default";
 /// In a pattern, as a whole segment: exactly one segment, whatever it is (S15).
 const WILDCARD_ONE: &str = "*";
 
-/// In a pattern, as a whole segment: the rest of the subject, also an empty rest (S13). What follows it is
-/// ignored (S14).
+/// In a pattern, as a whole segment: the rest of the subject, also an empty rest (S13). What
+/// follows it is ignored (S14).
 const WILDCARD_TAIL: &str = ">";
 
 /// The first two segments of every routing key.
@@ -81,12 +84,14 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Whether two segments are equal: by ASCII case-insensitive comparison, other letters exactly (S17).
+/// Whether two segments are equal: by ASCII case-insensitive comparison, other letters exactly
+/// (S17).
 pub fn same_segment(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b)
 }
 
-/// The form in which texts that [`same_segment`] calls equal are one: ASCII letters in lower case (S17).
+/// The form in which texts that [`same_segment`] calls equal are one: ASCII letters in lower case
+/// (S17).
 pub fn fold(text: &str) -> Cow<'_, str> {
     if is_folded(text) { Cow::Borrowed(text) } else { Cow::Owned(text.to_ascii_lowercase()) }
 }

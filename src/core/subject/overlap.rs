@@ -1,20 +1,21 @@
 //! Overlap of two patterns, by which a dataset finds the workers it is for (C12).
 //!
-//! It never looks for the subject both would match, only whether there can be one. `targets` calls it with
-//! the pattern a dataset was pushed to and with each subscription of a worker.
+//! It never looks for the subject both would match, only whether there can be one. `targets` calls
+//! it with the pattern a dataset was pushed to and with each subscription of a worker.
 
 use super::{WILDCARD_ONE, WILDCARD_TAIL, same_segment, segments};
 
 /// Whether there is a subject that both patterns match (C12).
 ///
-/// The founding system ran its matcher with the worker's pattern in the place of the subject (S20). That rule
-/// needs no code of its own: a pattern always matches its own text, so if `a` matches the text of `b`, then
-/// that text is a subject that both match.
+/// The founding system ran its matcher with the worker's pattern in the place of the subject (S20).
+/// That rule needs no code of its own: a pattern always matches its own text, so if `a` matches the
+/// text of `b`, then that text is a subject that both match.
 pub fn overlaps(a: &str, b: &str) -> bool {
     let (mut a, mut b) = (segments(a), segments(b));
     loop {
         match (a.next(), b.next()) {
-            // All before this agreed, and the tail takes whatever the other asks for next, or nothing.
+            // All before this agreed, and the tail takes whatever the other asks for next, or
+            // nothing.
             (Some(WILDCARD_TAIL), _) | (_, Some(WILDCARD_TAIL)) => return true,
             (Some(a), Some(b)) => {
                 if a != WILDCARD_ONE && b != WILDCARD_ONE && !same_segment(a, b) {

@@ -1,7 +1,7 @@
 //! Routing keys: the one form into which every spelling of a submit subject is brought (C11).
 //!
-//! A key is made once, at the door, and is what queues are kept by and workers are looked up with. Nothing
-//! here chooses a worker; the leader calls it for each submitted job.
+//! A key is made once, at the door, and is what queues are kept by and workers are looked up with.
+//! Nothing here chooses a worker; the leader calls it for each submitted job.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,17 +9,17 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::{
-    ASSIGN, GROUP_DEFAULT, ROUTING_KEY_BYTES_MAX, Segments, control_character, excerpt, fold, is_wildcard,
-    same_segment, segments,
+    ASSIGN, GROUP_DEFAULT, ROUTING_KEY_BYTES_MAX, Segments, control_character, excerpt, fold,
+    is_wildcard, same_segment, segments,
 };
 
 const SUBMIT: &str = "submit";
 
-/// Where a job belongs: `job.assign.` and at least one more segment, without wildcards or control characters,
-/// and short enough that a worker's id can be appended.
+/// Where a job belongs: `job.assign.` and at least one more segment, without wildcards or control
+/// characters, and short enough that a worker's id can be appended.
 ///
-/// Two keys are equal if their ASCII-folded texts are (S17). `Display` and [`RoutingKey::as_str`] give the
-/// user's spelling.
+/// Two keys are equal if their ASCII-folded texts are (S17). `Display` and [`RoutingKey::as_str`]
+/// give the user's spelling.
 #[derive(Debug, Clone)]
 pub struct RoutingKey {
     text: Arc<str>,
@@ -95,8 +95,8 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// Why a submit subject, or the exec name that stands in for it, makes no routing key. Sending the same again
-/// does not help.
+/// Why a submit subject, or the exec name that stands in for it, makes no routing key. Sending the
+/// same again does not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RoutingError {
     /// The key would leave no room for the worker's id in the subject of AssignJob.
@@ -123,7 +123,6 @@ pub enum RoutingError {
         source_text: KeySource,
         /// Its text, escaped and cut.
         excerpt: String,
-        /// The segment.
         wildcard: String,
     },
     /// A control character, which logs and terminals would not show as sent.
@@ -137,7 +136,6 @@ pub enum RoutingError {
         source_text: KeySource,
         /// Its text, escaped and cut.
         excerpt: String,
-        /// The character.
         character: char,
         /// The byte of the text at which it stands.
         at: usize,
@@ -146,9 +144,9 @@ pub enum RoutingError {
 
 /// The routing key of a job (C11).
 ///
-/// `job.assign.X` stays as it is, `job.submit.X` becomes `job.assign.X`, and any other text is a group or
-/// exec name `G` and becomes `job.assign.G`. If nothing is left behind the prefix, `exec` is the name, and
-/// without it the group is [`GROUP_DEFAULT`].
+/// `job.assign.X` stays as it is, `job.submit.X` becomes `job.assign.X`, and any other text is a
+/// group or exec name `G` and becomes `job.assign.G`. If nothing is left behind the prefix, `exec`
+/// is the name, and without it the group is [`GROUP_DEFAULT`].
 pub fn routing_key(subject: &str, exec: Option<&str>) -> Result<RoutingKey, RoutingError> {
     let whole = segments(subject);
     let mut behind = whole.clone();
@@ -190,7 +188,12 @@ fn checked(
         return Err(RoutingError::TooLong { source_text, key_bytes, limit: ROUTING_KEY_BYTES_MAX });
     }
     if let Some((at, character)) = control_character(text) {
-        return Err(RoutingError::ControlCharacter { source_text, excerpt: excerpt(text), character, at });
+        return Err(RoutingError::ControlCharacter {
+            source_text,
+            excerpt: excerpt(text),
+            character,
+            at,
+        });
     }
     if let Some(wildcard) = tail.clone().find(|segment| is_wildcard(segment)) {
         let wildcard = wildcard.to_owned();

@@ -1,9 +1,9 @@
-//! What a worker is subscribed to: the reading of its hello (C13) and the patterns the leader keeps for it
-//! (C10).
+//! What a worker is subscribed to: the reading of its hello (C13) and the patterns the leader keeps
+//! for it (C10).
 //!
-//! The rules that the founding documents leave to each lookup are settled here once, when the worker joins,
-//! so that one lookup of a routing key finds every eligible worker. Nothing here holds workers; the leader
-//! calls it on hello and keeps the answer in its `SubjectTree`.
+//! The rules that the founding documents leave to each lookup are settled here once, when the
+//! worker joins, so that one lookup of a routing key finds every eligible worker. Nothing here
+//! holds workers; the leader calls it on hello and keeps the answer in its `SubjectTree`.
 
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
@@ -38,14 +38,17 @@ pub enum PatternError {
         limit: usize,
     },
     /// More segments than the leader keeps for one worker.
-    #[error("the worker's patterns have {segments} segments together; the limit is {limit}: ask for fewer")]
+    #[error(
+        "the worker's patterns have {segments} segments together; the limit is {limit}: ask for fewer"
+    )]
     TooManyTogether {
         /// The segments they have.
         segments: usize,
         /// The most they may have.
         limit: usize,
     },
-    /// A control character, which logs and terminals would not show as sent and no routing key holds.
+    /// A control character, which logs and terminals would not show as sent and no routing key
+    /// holds.
     #[error(
         "worker pattern \"{excerpt}\" holds the control character U+{:04X} at byte {at}; none are \
          allowed: remove it",
@@ -54,7 +57,6 @@ pub enum PatternError {
     ControlCharacter {
         /// The pattern, escaped and cut.
         excerpt: String,
-        /// The character.
         character: char,
         /// The byte of the pattern at which it stands.
         at: usize,
@@ -78,9 +80,9 @@ pub enum PatternError {
 
 /// The patterns a worker asks for with the subject of its hello (C13).
 ///
-/// A text without wildcard and without the prefix `job.` is a group `G`, which means `job.assign.G` and all
-/// below it; an empty one is the group [`GROUP_DEFAULT`] (S02). Any other is the pattern itself, as sent
-/// (C09).
+/// A text without wildcard and without the prefix `job.` is a group `G`, which means `job.assign.G`
+/// and all below it; an empty one is the group [`GROUP_DEFAULT`] (S02). Any other is the pattern
+/// itself, as sent (C09).
 pub fn worker_patterns(hello_subject: &str) -> Result<Vec<String>, PatternError> {
     check(hello_subject)?;
     let group: Vec<&str> = segments(hello_subject).collect();
@@ -93,13 +95,18 @@ pub fn worker_patterns(hello_subject: &str) -> Result<Vec<String>, PatternError>
 }
 
 /// The patterns of a hello that names several subjects (S21): those of each, once.
-pub fn hello_patterns<'a>(subjects: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, PatternError> {
+pub fn hello_patterns<'a>(
+    subjects: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<String>, PatternError> {
     let (mut patterns, mut together) = (Vec::new(), 0);
     for subject in subjects {
         for pattern in worker_patterns(subject)? {
             together += segments(&pattern).count();
             if together > WORKER_SEGMENTS_MAX {
-                return Err(PatternError::TooManyTogether { segments: together, limit: WORKER_SEGMENTS_MAX });
+                return Err(PatternError::TooManyTogether {
+                    segments: together,
+                    limit: WORKER_SEGMENTS_MAX,
+                });
             }
             if !patterns.contains(&pattern) {
                 patterns.push(pattern);
@@ -109,10 +116,12 @@ pub fn hello_patterns<'a>(subjects: impl IntoIterator<Item = &'a str>) -> Result
     Ok(patterns)
 }
 
-/// The same for the hello of a worker that announces itself: its subject, and the patterns in the announcement.
+/// The same for the hello of a worker that announces itself: its subject, and the patterns in the
+/// announcement.
 ///
-/// What classic workers are allowed, as theirs have always been read so, is refused here: nobody means a group by an
-/// empty entry of a list (S02), by `a.>.b` the same as by `a.>` (S14), or by `a>` no wildcard (S19).
+/// What classic workers are allowed, as theirs have always been read so, is refused here: nobody
+/// means a group by an empty entry of a list (S02), by `a.>.b` the same as by `a.>` (S14), or by
+/// `a>` no wildcard (S19).
 pub fn announced_patterns<'a>(
     subject: &'a str,
     more: impl IntoIterator<Item = &'a str> + Clone,
@@ -145,7 +154,11 @@ fn check(pattern: &str) -> Result<(), PatternError> {
     let count = segments(pattern).count();
     if count > PATTERN_SEGMENTS_MAX {
         let excerpt = excerpt(pattern);
-        return Err(PatternError::TooManySegments { excerpt, segments: count, limit: PATTERN_SEGMENTS_MAX });
+        return Err(PatternError::TooManySegments {
+            excerpt,
+            segments: count,
+            limit: PATTERN_SEGMENTS_MAX,
+        });
     }
     match control_character(pattern) {
         Some((at, character)) => {
@@ -160,29 +173,31 @@ fn group_patterns(group: &str) -> Vec<String> {
     vec![format!("{job}.{assign}.{group}"), format!("{job}.{assign}.{group}.{WILDCARD_TAIL}")]
 }
 
-/// The patterns under which a worker is kept, such that one of them matches a routing key exactly if one of
-/// `patterns` matches the key or `key.<workerId>` (C10).
+/// The patterns under which a worker is kept, such that one of them matches a routing key exactly
+/// if one of `patterns` matches the key or `key.<workerId>` (C10).
 ///
-/// Only the end of a pattern can match the appended id. So a pattern that ends with `*` or with this worker's
-/// own id is kept a second time without that last segment. A `>` behind it goes too: if the last segment
-/// before the `>` takes the id, then nothing of the key is left for the `>`. The answer may name a pattern
-/// twice; to the tree that is one subscription.
+/// Only the end of a pattern can match the appended id. So a pattern that ends with `*` or with
+/// this worker's own id is kept a second time without that last segment. A `>` behind it goes too:
+/// if the last segment before the `>` takes the id, then nothing of the key is left for the `>`.
+/// The answer may name a pattern twice; to the tree that is one subscription.
 pub fn subscriptions(patterns: &[String], worker_id: Uuid) -> Vec<String> {
     let mut id_bytes = [0; Hyphenated::LENGTH];
     let id: &str = worker_id.hyphenated().encode_lower(&mut id_bytes);
     let shortened = patterns.iter().filter_map(|pattern| {
-        let fixed: Vec<&str> = segments(pattern).take_while(|segment| *segment != WILDCARD_TAIL).collect();
+        let fixed: Vec<&str> =
+            segments(pattern).take_while(|segment| *segment != WILDCARD_TAIL).collect();
         let (last, before) = fixed.split_last()?;
         (*last == WILDCARD_ONE || same_segment(last, id)).then(|| before.join("."))
     });
     patterns.iter().cloned().chain(shortened).collect()
 }
 
-/// Whether a dataset pushed to the pattern `target` is for the worker with these [`subscriptions`] (C12).
+/// Whether a dataset pushed to the pattern `target` is for the worker with these [`subscriptions`]
+/// (C12).
 ///
-/// The worker's subscriptions, not its patterns as sent: a worker of `job.assign.calcA.*` is given the jobs
-/// of `job.assign.calcA` (C10), so a push to `job.assign.*` must reach it, although those two patterns share
-/// no subject.
+/// The worker's subscriptions, not its patterns as sent: a worker of `job.assign.calcA.*` is given
+/// the jobs of `job.assign.calcA` (C10), so a push to `job.assign.*` must reach it, although those
+/// two patterns share no subject.
 pub fn targets(target: &str, subscriptions: &[String]) -> bool {
     subscriptions.iter().any(|subscription| overlaps(target, subscription))
 }

@@ -1,9 +1,9 @@
 //! A prefix tree of patterns that finds all subscribers of a subject in one walk (S23).
 //!
-//! A lookup visits the patterns' prefixes that match the beginning of the subject, so its time depends on the
-//! depth and on what matches, not on how many subscriptions there are. It never chooses among the subscribers
-//! and never judges a pattern: limits are kept where patterns are read (`worker_patterns`). The broker core
-//! keeps its workers in one.
+//! A lookup visits the patterns' prefixes that match the beginning of the subject, so its time
+//! depends on the depth and on what matches, not on how many subscriptions there are. It never
+//! chooses among the subscribers and never judges a pattern: limits are kept where patterns are
+//! read (`worker_patterns`). The broker core keeps its workers in one.
 
 use std::collections::HashMap;
 use std::str;
@@ -22,19 +22,19 @@ const ROOT: NodeId = 0;
 
 /// A dataset of (pattern, subscriber) entries, looked up by subject.
 ///
-/// Patterns that differ only in ASCII case, in empty segments or in what follows a `>` match the same
-/// subjects and are one pattern here.
+/// Patterns that differ only in ASCII case, in empty segments or in what follows a `>` match the
+/// same subjects and are one pattern here.
 #[derive(Debug, Clone)]
 pub struct SubjectTree<T> {
-    /// All nodes, the root first. They name each other by index, so that neither walking nor dropping a deep
-    /// tree takes stack.
+    /// All nodes, the root first. They name each other by index, so that neither walking nor
+    /// dropping a deep tree takes stack.
     nodes: Vec<Node<T>>,
     /// Empty nodes that no other names, for use again.
     free: Vec<NodeId>,
 }
 
-/// What is known of the patterns that begin with the same segments. Subscribers are sorted, for quick removal
-/// and so that a lookup always reports them in the same order.
+/// What is known of the patterns that begin with the same segments. Subscribers are sorted, for
+/// quick removal and so that a lookup always reports them in the same order.
 #[derive(Debug, Clone)]
 struct Node<T> {
     /// The order of this map is random and is never seen: children are only looked up by name.
@@ -54,7 +54,11 @@ impl<T> Default for Node<T> {
 
 impl<T> Node<T> {
     fn child(&self, folded_segment: &str) -> Option<NodeId> {
-        if folded_segment == WILDCARD_ONE { self.any_one } else { self.literals.get(folded_segment).copied() }
+        if folded_segment == WILDCARD_ONE {
+            self.any_one
+        } else {
+            self.literals.get(folded_segment).copied()
+        }
     }
 
     fn subscribers(&mut self, has_tail: bool) -> &mut Vec<T> {
@@ -62,7 +66,10 @@ impl<T> Node<T> {
     }
 
     fn is_empty(&self) -> bool {
-        self.literals.is_empty() && self.any_one.is_none() && self.ending.is_empty() && self.tail.is_empty()
+        self.literals.is_empty()
+            && self.any_one.is_none()
+            && self.ending.is_empty()
+            && self.tail.is_empty()
     }
 }
 
@@ -83,15 +90,16 @@ impl<T> SubjectTree<T> {
         self.nodes.len() - self.free.len()
     }
 
-    /// Calls `visit` once for each entry whose pattern matches `subject`, in an order that depends only on
-    /// the entries. A subscriber that matches by several of its patterns is reported for each.
+    /// Calls `visit` once for each entry whose pattern matches `subject`, in an order that depends
+    /// only on the entries. A subscriber that matches by several of its patterns is reported for
+    /// each.
     pub fn for_each_match(&self, subject: &str, mut visit: impl FnMut(&T)) {
         with_folded(subject, |subject| self.visit_folded(segments(subject), &mut visit));
     }
 
     fn visit_folded(&self, subject: Segments<'_>, visit: &mut impl FnMut(&T)) {
-        // The branches still to walk, each with what is left of the subject: never more than the subject is
-        // deep.
+        // The branches still to walk, each with what is left of the subject: never more than the
+        // subject is deep.
         let mut branches = Vec::new();
         let mut next = Some((ROOT, subject));
         while let Some((id, mut rest)) = next.take().or_else(|| branches.pop()) {
@@ -140,7 +148,9 @@ impl<T: Ord> SubjectTree<T> {
         let mut path = Vec::new();
         let mut id = ROOT;
         for segment in fixed {
-            let Some(child) = self.nodes.get(id).and_then(|node| node.child(segment)) else { return false };
+            let Some(child) = self.nodes.get(id).and_then(|node| node.child(segment)) else {
+                return false;
+            };
             path.push((id, segment));
             id = child;
         }
@@ -170,7 +180,8 @@ impl<T: Ord> SubjectTree<T> {
         (self.nodes, self.free) = (nodes, Vec::new());
     }
 
-    /// Frees the node at the end of `path` if it is empty, then its parent if that became empty, and so on.
+    /// Frees the node at the end of `path` if it is empty, then its parent if that became empty,
+    /// and so on.
     fn prune(&mut self, mut id: NodeId, mut path: Vec<(NodeId, &str)>) {
         while self.nodes.get(id).is_some_and(Node::is_empty) {
             let Some((parent, segment)) = path.pop() else { return };
@@ -210,8 +221,8 @@ impl<T: Ord> SubjectTree<T> {
 }
 
 impl<T: Copy + Ord> SubjectTree<T> {
-    /// Puts the subscribers of `subject` into `out`, in order and each once. What `out` held before is
-    /// dropped; its memory is used again.
+    /// Puts the subscribers of `subject` into `out`, in order and each once. What `out` held before
+    /// is dropped; its memory is used again.
     pub fn matching(&self, subject: &str, out: &mut Vec<T>) {
         out.clear();
         self.for_each_match(subject, |subscriber| out.push(*subscriber));
@@ -226,7 +237,8 @@ fn parts(pattern: &str) -> (impl Iterator<Item = &str>, bool) {
     (segments(pattern).take_while(|segment| *segment != WILDCARD_TAIL), has_tail)
 }
 
-/// Calls `with` with the folded subject. Allocates only for a long subject that holds upper-case letters.
+/// Calls `with` with the folded subject. Allocates only for a long subject that holds upper-case
+/// letters.
 fn with_folded(subject: &str, with: impl FnOnce(&str)) {
     if is_folded(subject) {
         return with(subject);
@@ -235,7 +247,8 @@ fn with_folded(subject: &str, with: impl FnOnce(&str)) {
     if let Some(copy) = inline.get_mut(..subject.len()) {
         copy.copy_from_slice(subject.as_bytes());
         copy.make_ascii_lowercase();
-        // Folding ASCII letters keeps UTF-8 valid, so this holds; without unsafe code it has to be asked.
+        // Folding ASCII letters keeps UTF-8 valid, so this holds; without unsafe code it has to be
+        // asked.
         if let Ok(folded) = str::from_utf8(copy) {
             return with(folded);
         }

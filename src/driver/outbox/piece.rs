@@ -1,4 +1,5 @@
-//! What an outbox has: pieces of frames in the order in which they go out, in memory or on the disk, and chunks that follow.
+//! What an outbox has: pieces of frames in the order in which they go out, in memory or on the
+//! disk, and chunks that follow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

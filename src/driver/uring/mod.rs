@@ -1,17 +1,21 @@
 //! The io_uring driver's sockets, on tokio-uring. Linux only.
 //!
-//! What can be done at once is done at once, by a call that does not wait; what has to wait, waits in the ring: a read with
-//! the buffer it is for, which is filled by the time its task is woken, or a poll. Two hazards of tokio-uring decide the shape of this
-//! code (`tests/uring_hazards.rs` shows them), and a third decides how it ends:
+//! What can be done at once is done at once, by a call that does not wait; what has to wait, waits
+//! in the ring: a read with the buffer it is for, which is filled by the time its task is woken, or
+//! a poll. Two hazards of tokio-uring decide the shape of this code (`tests/uring_hazards.rs` shows
+//! them), and a third decides how it ends:
 //!
-//! - An operation whose future is dropped is not cancelled: the bytes that it reads are lost. So no `select!` and no
-//!   timeout ever drops a read; it is ended by `shutdown(2)`. A poll, which loses nothing, is owned by a task that nobody cancels.
-//! - The socket of an accept whose future is dropped is lost. So nothing is accepted by the ring: the listener is tokio's.
-//! - A runtime that is dropped frees the buffers of reads before it cancels them. So it is dropped only when every
-//!   connection has ended (`Hub::drain`).
+//! - An operation whose future is dropped is not cancelled: the bytes that it reads are lost. So no
+//!   `select!` and no timeout ever drops a read; it is ended by `shutdown(2)`. A poll, which loses
+//!   nothing, is owned by a task that nobody cancels.
+//! - The socket of an accept whose future is dropped is lost. So nothing is accepted by the ring:
+//!   the listener is tokio's.
+//! - A runtime that is dropped frees the buffers of reads before it cancels them. So it is dropped
+//!   only when every connection has ended (`Hub::drain`).
 //!
-//! An operation owns its buffers and its descriptor until it is done. The ring is told of operations only when the thread
-//! is about to sleep; so whoever lets others have their turn does it through the ring, too ([`pause`]).
+//! An operation owns its buffers and its descriptor until it is done. The ring is told of
+//! operations only when the thread is about to sleep; so whoever lets others have their turn does
+//! it through the ring, too ([`pause`]).
 
 pub(super) mod probe;
 mod ready;
@@ -35,8 +39,8 @@ const RING_ENTRIES: u32 = 1024;
 /// Outcomes that fit before the kernel has to keep them aside.
 const OUTCOMES: u32 = 8 * RING_ENTRIES;
 
-/// The ring that is asked for. The kernel does its part of the work when the thread calls it, and never by interrupting
-/// it; only this thread uses the ring. Kernels before 6.0 know no such rings.
+/// The ring that is asked for. The kernel does its part of the work when the thread calls it, and
+/// never by interrupting it; only this thread uses the ring. Kernels before 6.0 know no such rings.
 fn ring(quiet: bool) -> io_uring::Builder {
     let mut builder = tokio_uring::uring_builder();
     builder.setup_cqsize(OUTCOMES);
@@ -70,13 +74,14 @@ impl<D> OneshotOutputTransform for GiveBack<D> {
 }
 
 thread_local! {
-    /// Operations that were handed to the ring so far, and how many of them the kernel has heard of for sure.
+    /// Operations that were handed to the ring so far, and how many of them the kernel has heard of
+    /// for sure.
     static HANDED: Cell<u64> = const { Cell::new(0) };
     static HEARD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Hands an operation to the ring and waits for it. `held` is all that the entry points to: it stays where it is until the
-/// operation is done, even if nobody waits for that any longer.
+/// Hands an operation to the ring and waits for it. `held` is all that the entry points to: it
+/// stays where it is until the operation is done, even if nobody waits for that any longer.
 async fn operation<D: Unpin + 'static>(held: D, entry: squeue::Entry) -> (io::Result<usize>, D) {
     let number = HANDED.get() + 1;
     HANDED.set(number);
@@ -86,8 +91,9 @@ async fn operation<D: Unpin + 'static>(held: D, entry: squeue::Entry) -> (io::Re
     done
 }
 
-/// Lets others have their turn, and whatever came be seen. The ring is told of operations when the thread is about to sleep; a
-/// task that is always ready would keep it from that, so it waits for the ring itself if there is something to be told.
+/// Lets others have their turn, and whatever came be seen. The ring is told of operations when the
+/// thread is about to sleep; a task that is always ready would keep it from that, so it waits for
+/// the ring itself if there is something to be told.
 async fn pause() {
     if HANDED.get() > HEARD.get() {
         operation((), opcode::Nop::new().build()).await.0.ok();

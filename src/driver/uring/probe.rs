@@ -24,15 +24,18 @@ pub(in crate::driver) struct Ring {
 
 /// Looks whether a ring can be had, or says why not and what to do.
 pub(in crate::driver) fn probe() -> Result<Ring, String> {
-    let made = ring(true).build(RING_ENTRIES).map(|made| (made, true)).or_else(|error| match errno(&error) {
-        // A kernel that does not know what was asked for.
-        Some(Errno::INVAL) => ring(false).build(RING_ENTRIES).map(|made| (made, false)),
-        Some(_) | None => Err(error),
+    let made = ring(true).build(RING_ENTRIES).map(|made| (made, true)).or_else(|error| {
+        match errno(&error) {
+            // A kernel that does not know what was asked for.
+            Some(Errno::INVAL) => ring(false).build(RING_ENTRIES).map(|made| (made, false)),
+            Some(_) | None => Err(error),
+        }
     });
     let (made, quiet) = made.map_err(|error| refused(&error))?;
     if !made.params().is_feature_fast_poll() {
         return Err(
-            "this kernel's io_uring has threads wait for sockets: Linux 5.7 and later do without".to_owned()
+            "this kernel's io_uring has threads wait for sockets: Linux 5.7 and later do without"
+                .to_owned(),
         );
     }
     // Nothing is submitted, but the call is made, which a filter may refuse as well.
@@ -45,11 +48,15 @@ pub(in crate::driver) fn probe() -> Result<Ring, String> {
 
 /// Whether all that is needed is in a table of operations.
 fn check(has: impl Fn(u8) -> bool) -> Result<(), String> {
-    let missing: Vec<&str> = NEEDED.iter().filter(|(code, _)| !has(*code)).map(|(_, name)| *name).collect();
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(code, _)| !has(*code)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("this kernel's io_uring does not have {}: Linux 5.7 and later do", missing.join(", ")))
+    Err(format!(
+        "this kernel's io_uring does not have {}: Linux 5.7 and later do",
+        missing.join(", ")
+    ))
 }
 
 fn errno(error: &io::Error) -> Option<Errno> {
@@ -85,7 +92,8 @@ mod tests {
     #[test]
     fn an_operation_that_is_missing_is_named() {
         assert_eq!(check(|_| true), Ok(()));
-        let without = |missing: &'static [u8]| check(move |code| !missing.contains(&code)).unwrap_err();
+        let without =
+            |missing: &'static [u8]| check(move |code| !missing.contains(&code)).unwrap_err();
         assert!(without(&[opcode::PollAdd::CODE]).contains("have POLL_ADD:"));
         assert!(without(&[opcode::Recv::CODE, opcode::Nop::CODE]).contains("have NOP, RECV:"));
         for (code, name) in NEEDED {

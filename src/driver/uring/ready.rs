@@ -25,8 +25,8 @@ impl Ready {
         Rc::new(Ready { fd, flags, asked: Cell::default(), came: Notify::new() })
     }
 
-    /// Waits for it, or for the end of the connection. May be dropped: the question stays with the ring, and its answer is
-    /// for whoever waits then.
+    /// Waits for it, or for the end of the connection. May be dropped: the question stays with the
+    /// ring, and its answer is for whoever waits then.
     pub(super) async fn wait(self: &Rc<Self>) {
         let mut came = pin!(self.came.notified());
         came.as_mut().enable();

@@ -61,9 +61,10 @@ impl RingSocket {
         let mut reading = Box::new(Reading { inlet, _fd: self.fd.clone() });
         let [mut place, _] = reading.inlet.room();
         let len = u32::try_from(place.len()).unwrap_or(u32::MAX);
-        // Nothing moves what the entry points to: the inlet has its memory on the heap, and it stays with the operation until
-        // that is done.
-        let entry = opcode::Recv::new(types::Fd(self.fd.as_raw_fd()), place.as_mut_ptr(), len).build();
+        // Nothing moves what the entry points to: the inlet has its memory on the heap, and it
+        // stays with the operation until that is done.
+        let entry =
+            opcode::Recv::new(types::Fd(self.fd.as_raw_fd()), place.as_mut_ptr(), len).build();
         let (got, reading) = operation(reading, entry).await;
         (got, reading.inlet)
     }
@@ -131,7 +132,9 @@ impl Socket for RingSocket {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(self.wrote(match slices {
             [one] => rustix::net::send(&self.fd, one, flags)?,
-            several => rustix::net::sendmsg(&self.fd, several, &mut SendAncillaryBuffer::default(), flags)?,
+            several => {
+                rustix::net::sendmsg(&self.fd, several, &mut SendAncillaryBuffer::default(), flags)?
+            }
         }))
     }
 

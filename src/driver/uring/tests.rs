@@ -1,5 +1,6 @@
-//! What the driver does about the hazards of tokio-uring (`tests/uring_hazards.rs` shows them): waiting for a socket may be
-//! given up at any time, and a read ends with its buffers in hand. On real sockets; where there is no io_uring, nothing.
+//! What the driver does about the hazards of tokio-uring (`tests/uring_hazards.rs` shows them):
+//! waiting for a socket may be given up at any time, and a read ends with its buffers in hand. On
+//! real sockets; where there is no io_uring, nothing.
 
 use std::future::Future;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -57,7 +58,11 @@ fn came(inlet: &mut Inlet) -> Vec<Vec<u8>> {
         match inlet.poll().unwrap() {
             Step::Frame(_, frame) => payloads.push(frame.payload.to_vec()),
             Step::Read => return payloads,
-            other @ (Step::Chunk(_) | Step::Came(_) | Step::Bulk(..) | Step::Piece(_) | Step::BulkEnd) => {
+            other @ (Step::Chunk(_)
+            | Step::Came(_)
+            | Step::Bulk(..)
+            | Step::Piece(_)
+            | Step::BulkEnd) => {
                 panic!("{other:?}")
             }
         }
@@ -118,7 +123,8 @@ fn waiting_for_something_to_read_may_be_given_up_and_loses_nothing() {
             let frames;
             (frames, inlet) = read_frames(&socket, inlet, 1).await;
             assert_eq!(frames, [payload]);
-            // The ring may still hold a question that was answered by the same bytes; it is for whoever asks next.
+            // The ring may still hold a question that was answered by the same bytes; it is for
+            // whoever asks next.
             while tokio::time::timeout(Duration::from_millis(1), socket.readable()).await.is_ok() {}
         }
     });
@@ -162,7 +168,8 @@ fn all_who_wait_for_the_same_are_woken() {
         RingSocket::pause().await;
         assert!(waiting.iter().all(|task| !task.is_finished()));
         peer.write_all(b"x").unwrap();
-        let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).ok());
+        let reader =
+            std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).ok());
         for task in waiting {
             task.await.unwrap();
         }
@@ -195,8 +202,8 @@ fn the_end_of_a_connection_wakes_all_who_wait_for_it() {
 /// Bytes of the chunk that [`chunk_begins`] begins.
 static CHUNK: [u8; 1 << 20] = [7; 1 << 20];
 
-/// An inlet that has seen the head of a chunk and has a buffer for it: it reads to two places, the chunk's and the next
-/// head's.
+/// An inlet that has seen the head of a chunk and has a buffer for it: it reads to two places, the
+/// chunk's and the next head's.
 async fn chunk_begins(socket: &RingSocket, peer: &mut TcpStream, pool: &Pool) -> Inlet {
     let mut inlet = inlet();
     inlet.expect_chunks(true);
@@ -285,8 +292,8 @@ fn a_socket_that_joined_the_splice_path_still_reads_everything() {
     });
 }
 
-/// A read is under way when its socket joins the splice path, as the receiver of a chunk does. It goes on as if that had not
-/// happened.
+/// A read is under way when its socket joins the splice path, as the receiver of a chunk does. It
+/// goes on as if that had not happened.
 async fn join_while<T>(
     socket: &RingSocket,
     is_submitted: bool,
@@ -311,9 +318,9 @@ async fn join_while<T>(
 
 #[test]
 fn a_read_in_flight_when_its_socket_joins_the_splice_path_ends_as_if_it_had_not() {
-    // The kernel has the read already, or is told of it after the socket joined; it is for one place or for two. Kernels of
-    // today wait in all four cases. Older ones refuse some, and then the driver waits in another way; where they wait, this
-    // test does not show that.
+    // The kernel has the read already, or is told of it after the socket joined; it is for one
+    // place or for two. Kernels of today wait in all four cases. Older ones refuse some, and then
+    // the driver waits in another way; where they wait, this test does not show that.
     for (is_submitted, in_chunk) in [(true, false), (false, false), (true, true), (false, true)] {
         on_a_ring(async move {
             let (socket, mut peer) = pair().await;
@@ -324,7 +331,8 @@ fn a_read_in_flight_when_its_socket_joins_the_splice_path_ends_as_if_it_had_not(
                 let reading = socket.read(inlet);
                 let (got, inlet) = join_while(&socket, is_submitted, reading, come).await;
                 assert_eq!(got.unwrap(), 1000);
-                let writer = std::thread::spawn(move || peer.write_all(&CHUNK[1000..]).map(|()| peer));
+                let writer =
+                    std::thread::spawn(move || peer.write_all(&CHUNK[1000..]).map(|()| peer));
                 let inlet = read_chunk(&socket, inlet).await;
                 peer = writer.join().unwrap().unwrap();
                 inlet
@@ -360,8 +368,8 @@ fn a_wait_that_nobody_is_left_for_ends_with_its_connection_and_frees_the_descrip
         give_up(socket.readable()).await;
         socket.shut_down();
         drop(socket);
-        // The question is answered, whoever asked it lets go of the socket, and the peer sees its end: only the close
-        // makes the peer's own bytes bounce.
+        // The question is answered, whoever asked it lets go of the socket, and the peer sees its
+        // end: only the close makes the peer's own bytes bounce.
         assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
         loop {
             RingSocket::pause().await;

@@ -1,5 +1,6 @@
-//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache directory with the classic workers on its host
-//! and holds for them what they are to hold. Which those are shows the address that both connect from, or the agent says it.
+//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache
+//! directory with the classic workers on its host and holds for them what they are to hold. Which
+//! those are shows the address that both connect from, or the agent says it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,10 +29,12 @@ struct Agent {
 }
 
 impl Agents {
-    /// The agent that is to serve a worker: one that names it, else one of its host that names none.
+    /// The agent that is to serve a worker: one that names it, else one of its host that names
+    /// none.
     fn meant_for(&self, worker: WorkerId, host: Option<IpAddr>) -> Option<WorkerId> {
         let named = self.all.iter().find(|(_, agent)| agent.only == Some(worker));
-        let beside = |agent: &Agent| agent.only.is_none() && agent.host.is_some() && agent.host == host;
+        let beside =
+            |agent: &Agent| agent.only.is_none() && agent.host.is_some() && agent.host == host;
         named.or_else(|| self.all.iter().find(|(_, agent)| beside(agent))).map(|(agent, _)| *agent)
     }
 }
@@ -72,8 +75,8 @@ impl Step<'_> {
         }
     }
 
-    /// Jobs wait for a worker of this agent that name a dataset: it is asked to hold that next, whoever the dataset was put for and
-    /// whatever was before.
+    /// Jobs wait for a worker of this agent that name a dataset: it is asked to hold that next,
+    /// whoever the dataset was put for and whatever was before.
     pub(super) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
         let Some(dataset) = self.facts.dataset(&cache) else { return };
         let at = self.datasets.workers.get_mut(&agent).filter(|at| at.told && at.conn.is_some());
@@ -95,18 +98,22 @@ impl Step<'_> {
 
     /// An agent has said what it has: what it was wanted for meanwhile it is asked for now.
     pub(super) fn agent_told(&mut self, agent: WorkerId) {
-        let wanted = self.datasets.agents.all.get_mut(&agent).map(|agent| std::mem::take(&mut agent.wanted));
+        let wanted =
+            self.datasets.agents.all.get_mut(&agent).map(|agent| std::mem::take(&mut agent.wanted));
         wanted.into_iter().flatten().for_each(|cache| self.ask_agent(agent, cache));
     }
 
-    /// Pairs classic workers with agents anew. One that has just joined is paired as if it never was.
+    /// Pairs classic workers with agents anew. One that has just joined is paired as if it never
+    /// was.
     fn pair_up(&mut self, joined: Option<WorkerId>) {
         let before: BTreeMap<WorkerId, WorkerId> = self.facts.pairs().into_iter().collect();
         let agents = &self.datasets.agents;
         if agents.all.is_empty() && before.is_empty() {
             return;
         }
-        let host = |at: &AtWorker| at.classic.as_ref().filter(|_| at.conn.is_some()).map(ClassicWorker::host);
+        let host = |at: &AtWorker| {
+            at.classic.as_ref().filter(|_| at.conn.is_some()).map(ClassicWorker::host)
+        };
         let workers = self.datasets.workers.iter();
         let pairs: BTreeMap<WorkerId, WorkerId> = workers
             .filter_map(|(worker, at)| Some((*worker, agents.meant_for(*worker, host(at)?)?)))

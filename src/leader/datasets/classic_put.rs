@@ -1,5 +1,6 @@
-//! Puts of classic clients, whole in one frame (T06): the leader makes packs and a manifest of its contents, and from there it is a put
-//! like any other. Files that are there are not overwritten (CA05): a put under an id that exists adds those that are not.
+//! Puts of classic clients, whole in one frame (T06): the leader makes packs and a manifest of its
+//! contents, and from there it is a put like any other. Files that are there are not overwritten
+//! (CA05): a put under an id that exists adds those that are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(super) const SUBJECT: &str = "cache.put";
 /// Puts of classic clients that may wait for their turn.
 const WAITING_MAX: usize = 1024;
 
-/// Earlier contents of a dataset that are kept in mind.
+/// Earlier contents of a dataset that are remembered.
 const LINEAGE_MAX: usize = 1024;
 
 /// A put that came whole, and waits until it is its turn.
@@ -78,12 +79,14 @@ pub(super) struct Classic {
 }
 
 impl Classic {
-    /// The dataset has more files now than it had after this put: what workers say counts those, too.
+    /// The dataset has more files now than it had after this put: what workers say counts those,
+    /// too.
     pub(super) fn supersede(&mut self) {
         self.before.get_or_insert_default();
     }
 
-    /// A worker's answer in M12's words, which count what this client sent and not all that the dataset has.
+    /// A worker's answer in M12's words, which count what this client sent and not all that the
+    /// dataset has.
     pub(super) fn words(&self, worker: WorkerId, result: &CachePutResult) -> CachePutResult {
         let added = match (&result.status, &self.before) {
             (CacheStatus::Failed | CacheStatus::Other(_), _) | (_, None) => return result.clone(),
@@ -120,7 +123,9 @@ impl Datasets {
         fit_in_dataset(names.iter().collect::<BTreeSet<_>>()).map_err(|error| error.to_string())?;
         room_for_dataset(facts, &cache).map_err(|refusal| refusal.text().to_owned())?;
         if self.came.len() >= WAITING_MAX {
-            return Err(format!("{WAITING_MAX} puts wait for others of the same datasets: put it again later"));
+            return Err(format!(
+                "{WAITING_MAX} puts wait for others of the same datasets: put it again later"
+            ));
         }
         if facts.is_draining() {
             return Err("the leader is about to stop: put the dataset again later".to_owned());
@@ -154,13 +159,16 @@ impl Step<'_> {
         }
     }
 
-    /// Goes on with those puts that need not wait for another put of their dataset, nor for what is there of it.
+    /// Goes on with those puts that need not wait for another put of their dataset, nor for what is
+    /// there of it.
     pub(super) fn classic_turns(&mut self) {
         loop {
             let mut busy: HashSet<CacheId> = HashSet::new();
             let mut ready = None;
             for at in 0..self.datasets.came.len() {
-                let Some(cache) = self.datasets.came.get(at).map(|came| came.cache.clone()) else { break };
+                let Some(cache) = self.datasets.came.get(at).map(|came| came.cache.clone()) else {
+                    break;
+                };
                 let is_coming = |putting: &Putting| putting.cache == cache && putting.is_coming();
                 // One behind the other.
                 if !busy.insert(cache.clone()) || self.datasets.puts.values().any(is_coming) {
@@ -207,29 +215,35 @@ impl Step<'_> {
     fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
         let Came { conn, request, key, version, cache, target, files, entries, packs } = came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
-        let is_old = |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
+        let is_old =
+            |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
         let count = files.len() as u64;
         let new: BTreeMap<SafeName, Made> =
             files.into_iter().filter(|(name, _)| !is_old(name.as_str())).collect();
         let before = old.as_ref().map(|(known, _)| {
-            let has_it = |worker: &WorkerId| self.holds_dataset(*worker, &known.cache, &known.digest);
+            let has_it =
+                |worker: &WorkerId| self.holds_dataset(*worker, &known.cache, &known.digest);
             self.datasets.workers.keys().copied().filter(has_it).collect()
         });
         let added = new.len() as u64;
         info!(%cache, files = entries, added, target, "a classic client puts a dataset");
-        let classic = Classic { request, cache: cache.clone(), entries, files: count, added, before };
+        let classic =
+            Classic { request, cache: cache.clone(), entries, files: count, added, before };
         let deadline = self.now.plus(CLASSIC_WAIT);
         let target = Name::try_from(target).map_err(|error| format!("the target: {error}"))?;
-        let put_of = |manifest: &Manifest, version: Uuid| put_of(&cache, manifest, version, &target);
+        let put_of =
+            |manifest: &Manifest, version: Uuid| put_of(&cache, manifest, version, &target);
         if let Some((known, manifest)) = old.as_ref().filter(|_| new.is_empty()) {
             let put = put_of(manifest, known.version);
             let origin = Origin::Classic(conn, classic);
-            let putting = Putting::made_here(origin, cache.clone(), put, HashSet::new(), Some(deadline));
+            let putting =
+                Putting::made_here(origin, cache.clone(), put, HashSet::new(), Some(deadline));
             self.put_again(key, putting, known);
             self.forget_unneeded(&packs);
             return Ok(());
         }
-        let names = old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(SafeName::as_str));
+        let names =
+            old_files.iter().map(|file| file.name.as_str()).chain(new.keys().map(SafeName::as_str));
         names_of_dataset(names).map_err(|error| error.to_string())?;
         let mut builder = ManifestBuilder::default();
         if let Some((_, manifest)) = &old {
@@ -263,13 +277,17 @@ impl Step<'_> {
         self.act(DatasetAction::KeepManifest { blob: version, key, bytes });
     }
 
-    /// Packs of a put that added nothing go at once, unless another put may have found its pieces there.
+    /// Packs of a put that added nothing go at once, unless another put may have found its pieces
+    /// there.
     fn forget_unneeded(&mut self, packs: &[BlobId]) {
         if self.datasets.puts.values().any(Putting::is_coming) || !self.datasets.came.is_empty() {
             return;
         }
         let needed = self.needed_blobs();
-        packs.iter().filter(|pack| !needed.contains(*pack)).for_each(|pack| self.forget_part(*pack));
+        packs
+            .iter()
+            .filter(|pack| !needed.contains(*pack))
+            .for_each(|pack| self.forget_part(*pack));
     }
 
     /// A classic client must not wait for ever: its put failed.
@@ -313,10 +331,12 @@ impl Step<'_> {
         part == whole || place(part).zip(place(whole)).is_some_and(|(part, whole)| part < whole)
     }
 
-    /// Notes what a dataset was made from by adding files: who has that has nothing that is not in it.
+    /// Notes what a dataset was made from by adding files: who has that has nothing that is not in
+    /// it.
     pub(super) fn note_lineage(&mut self, dataset: &Dataset, replaced: Option<&Dataset>) {
         let mut puts = self.datasets.puts.values();
-        let is_added = puts.any(|put| put.manifest_id() == dataset.version && put.classic().is_some());
+        let is_added =
+            puts.any(|put| put.manifest_id() == dataset.version && put.classic().is_some());
         let replaced = replaced.map(|replaced| replaced.digest);
         let is_other = replaced.is_some_and(|replaced| replaced != dataset.digest);
         let lineage = self.datasets.lineage.entry(dataset.cache.clone()).or_default();
@@ -354,5 +374,6 @@ enum Old {
 /// A dataset that is there, and its manifest.
 type Known = (Arc<Dataset>, Arc<Manifest>);
 
-/// The contents that datasets had before files were added to them, in their order, with the present one.
+/// The contents that datasets had before files were added to them, in their order, with the present
+/// one.
 pub(super) type Lineage = HashMap<CacheId, Vec<[u8; 32]>>;

@@ -1,10 +1,12 @@
-//! Classic workers. One with the founding documents' cache patch gets a dataset whole in one CachePut frame, if it fits (T06, C01), and
-//! answers; one without ignores the frame. Which it is shows its answer to a put of nothing, which it is sent when there is first
-//! something for it. One that does not answer that is no target of puts, and holds none up.
+//! Classic workers. One with the founding documents' cache patch gets a dataset whole in one
+//! CachePut frame, if it fits (T06, C01), and answers; one without ignores the frame. Which it is
+//! shows its answer to a put of nothing, which it is sent when there is first something for it. One
+//! that does not answer that is not a target of puts, and holds none up.
 //!
-//! Such a worker never overwrites a file and cannot be told to remove one (CA05), and says only how many files were there before, not
-//! what is in them. So files that it skipped count for the dataset only if it wrote them for this leader, in this life, and they are the
-//! same in the dataset as it is now. Else the dataset is not held there, and whoever put it hears so.
+//! Such a worker never overwrites a file and cannot be told to remove one (CA05), and says only how
+//! many files were there before, not what is in them. So files that it skipped count for the
+//! dataset only if it wrote them for this leader, in this life, and they are the same in the
+//! dataset as it is now. Else the dataset is not held there, and whoever put it hears so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -26,16 +28,18 @@ use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::model::{CacheEntry, CachePutRequest, CachePutResult, CacheStatus, JsonModel};
 use crate::store::verify::{VerifyRequest, WantedPieces};
 
-/// How long a classic worker has to show that it knows CachePut. Puts wait for it once, when it has just joined.
+/// How long a classic worker has to show that it knows CachePut. Puts wait for it once, when it has
+/// just joined.
 const KNOWS_WAIT: Duration = Duration::from_secs(5);
 
 /// How long one that knows it has to answer a put.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// Classic workers of which it is kept in mind what they wrote. Beyond that it is only of those that are connected.
+/// Classic workers of which it is remembered what they wrote. Beyond that it is only of those that
+/// are connected.
 const WROTE_WORKERS_MAX: usize = 4096;
 
-/// Datasets of which it is kept in mind for one. Beyond that it begins anew.
+/// Datasets of which it is remembered for one. Beyond that it begins anew.
 const WROTE_DATASETS_MAX: usize = 65_536;
 
 /// Frames that are kept for the next worker.
@@ -72,11 +76,13 @@ enum Knows {
 struct Sent {
     cache: CacheId,
     what: Wrote,
-    /// What it had of another content. That counts for nothing unless its answer says that it wrote nothing.
+    /// What it had of another content. That counts for nothing unless its answer says that it wrote
+    /// nothing.
     before: Option<Wrote>,
 }
 
-/// A content of a dataset that is in a classic worker's cache, file by file, because it wrote all of them.
+/// A content of a dataset that is in a classic worker's cache, file by file, because it wrote all
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wrote {
     digest: [u8; 32],
@@ -105,7 +111,8 @@ impl ClassicWorker {
 /// What there is for classic workers and of them, beside their connections.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// What they wrote in this life of the leader, by their ids: a worker that only lost its connection has its id, and its directory.
+    /// What they wrote in this life of the leader, by their ids: a worker that only lost its
+    /// connection has its id, and its directory.
     wrote: HashMap<WorkerId, HashMap<CacheId, Wrote>>,
     ready: VecDeque<(Uuid, Bytes)>,
     reading: HashMap<Uuid, Reading>,
@@ -132,7 +139,8 @@ impl Frames {
 /// Whether a dataset may fit one frame; names are not known here.
 pub(super) fn may_fit(dataset: &Dataset) -> bool {
     let files = u64::from(dataset.files).saturating_mul(ENTRY_BYTES);
-    dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files) <= u64::from(FRAME_BODY_BYTES_MAX)
+    dataset.bytes.div_ceil(3).saturating_mul(4).saturating_add(files)
+        <= u64::from(FRAME_BODY_BYTES_MAX)
 }
 
 impl Datasets {
@@ -154,11 +162,14 @@ impl Step<'_> {
     /// A classic worker is gone, and does not come back: who waits for it hears so.
     pub(super) fn classic_left(&mut self, conn: ConnId) {
         let is_it = |at: &AtWorker| at.classic.is_some() && at.conn == Some(conn);
-        let worker = self.datasets.workers.iter().find(|(_, at)| is_it(at)).map(|(worker, _)| *worker);
+        let worker =
+            self.datasets.workers.iter().find(|(_, at)| is_it(at)).map(|(worker, _)| *worker);
         let Some(worker) = worker else { return };
         let puts = self.datasets.puts.values();
         let waits: Vec<(Uuid, CacheId)> = puts
-            .filter(|putting| !putting.is_coming() && putting.missing().any(|missing| missing == worker))
+            .filter(|putting| {
+                !putting.is_coming() && putting.missing().any(|missing| missing == worker)
+            })
             .map(|putting| (putting.manifest_id(), putting.cache.clone()))
             .collect();
         for (version, cache) in waits {
@@ -184,7 +195,8 @@ impl Step<'_> {
         self.watch();
     }
 
-    /// Whether a worker can be given a dataset now. If a classic worker cannot, it is seen to that it can later, if ever.
+    /// Whether a worker can be given a dataset now. If a classic worker cannot, it is seen to that
+    /// it can later, if ever.
     pub(super) fn may_be_given(&mut self, worker: WorkerId, wanted: &WantedVersion) -> bool {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return false };
         let Some(classic) = &at.classic else { return true };
@@ -232,8 +244,11 @@ impl Step<'_> {
         let by = self.now.plus(ANSWER_WAIT);
         let what = Wrote { digest: wanted.digest, files: wanted.files.into() };
         let before = self.wrote(worker, &wanted.cache);
-        let before = before.filter(|before| !self.is_part_of(&wanted.cache, &before.digest, &wanted.digest));
-        if let Some(wrote) = self.datasets.frames.wrote.get_mut(&worker).filter(|_| before.is_some()) {
+        let before =
+            before.filter(|before| !self.is_part_of(&wanted.cache, &before.digest, &wanted.digest));
+        if let Some(wrote) =
+            self.datasets.frames.wrote.get_mut(&worker).filter(|_| before.is_some())
+        {
             wrote.remove(&wanted.cache);
         }
         if let Some(classic) = self.classic_at(worker) {
@@ -252,7 +267,11 @@ impl Step<'_> {
         let Some(manifest) = self.manifest_of(version) else {
             if !self.facts.has_arrived(version) {
                 let text = format!("the manifest of {} is damaged at the leader", wanted.cache);
-                self.push_ended(worker, version, CachePutResult::failed(wanted.cache.as_str(), text));
+                self.push_ended(
+                    worker,
+                    version,
+                    CachePutResult::failed(wanted.cache.as_str(), text),
+                );
             }
             // Else it is being read, and then they are fed.
             return;
@@ -270,7 +289,8 @@ impl Step<'_> {
             let Some((layout, _)) = library.pack(pack) else { continue };
             let mut left = pieces;
             let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
-            let pieces = places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
+            let pieces =
+                places.filter_map(|(place, piece)| Some((*piece, layout.range(place)?))).collect();
             let wanted = WantedPieces { reader: version, pieces };
             looks.push((pack, VerifyRequest::Pieces(Box::new(wanted))));
         }
@@ -340,13 +360,15 @@ impl Step<'_> {
         let is_it = |at: &AtWorker| at.classic.is_some() && at.is_pushed(version);
         let workers = self.datasets.workers.iter().filter(|(_, at)| is_it(at));
         let cache = |at: &AtWorker| at.push.as_ref().map(|push| push.wanted.cache.clone());
-        let waiting: Vec<_> = workers.filter_map(|(worker, at)| Some((*worker, cache(at)?))).collect();
+        let waiting: Vec<_> =
+            workers.filter_map(|(worker, at)| Some((*worker, cache(at)?))).collect();
         for (worker, cache) in waiting {
             self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), why));
         }
     }
 
-    /// A worker has answered a put: what that means, unless it is a classic worker's answer to what nobody waits for.
+    /// A worker has answered a put: what that means, unless it is a classic worker's answer to what
+    /// nobody waits for.
     pub(super) fn classic_answered(
         &mut self,
         worker: WorkerId,
@@ -392,8 +414,14 @@ impl Step<'_> {
         datasets.insert(cache, what);
     }
 
-    /// What a classic worker's answer is worth: the dataset is there if it wrote every file now, or those before that it skipped.
-    fn read_answer(&mut self, worker: WorkerId, sent: Sent, result: CachePutResult) -> CachePutResult {
+    /// What a classic worker's answer is worth: the dataset is there if it wrote every file now, or
+    /// those before that it skipped.
+    fn read_answer(
+        &mut self,
+        worker: WorkerId,
+        sent: Sent,
+        result: CachePutResult,
+    ) -> CachePutResult {
         let Sent { cache, what, before } = sent;
         match result.status {
             CacheStatus::Ok | CacheStatus::Skipped => {}
@@ -432,8 +460,10 @@ impl Step<'_> {
         let now = self.now;
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
-            let Some(classic) =
-                at.classic.as_mut().filter(|classic| classic.deadline().is_some_and(|due| due <= now))
+            let Some(classic) = at
+                .classic
+                .as_mut()
+                .filter(|classic| classic.deadline().is_some_and(|due| due <= now))
             else {
                 continue;
             };
@@ -449,13 +479,15 @@ impl Step<'_> {
             classic.answer_by = None;
             if let Some(push) = at.push.as_ref().filter(|push| push.sent > 0) {
                 let (version, cache) = (push.wanted.version, push.wanted.cache.clone());
-                let text = format!("the classic worker has not answered in {} s", ANSWER_WAIT.as_secs());
+                let text =
+                    format!("the classic worker has not answered in {} s", ANSWER_WAIT.as_secs());
                 self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
             }
         }
     }
 
-    /// A dataset is not there any more: what a classic worker has of it stays on its disk, and out of the scheduler's sight.
+    /// A dataset is not there any more: what a classic worker has of it stays on its disk, and out
+    /// of the scheduler's sight.
     pub(super) fn forget_frames(&mut self, version: Uuid) {
         self.datasets.frames.reading.remove(&version);
         self.datasets.frames.ready.retain(|(of, _)| *of != version);

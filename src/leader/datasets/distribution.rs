@@ -1,5 +1,6 @@
-//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets one dataset at a time: it is asked to
-//! hold it, says what it lacks, and gets the packs that have that, as they come or from the disk.
+//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets
+//! one dataset at a time: it is asked to hold it, says what it lacks, and gets the packs that have
+//! that, as they come or from the disk.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::core::subject::{subscriptions, targets};
 use crate::model::{CachePutResult, CacheStatus};
 use crate::store::verify::VerifyRequest;
 
-/// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough that both ends stay small.
+/// Packs that are opened to a worker at a time: enough that it never waits for the next, few enough
+/// that both ends stay small.
 const PACKS_OPEN_MAX: usize = 8;
 
 /// What a worker is asked to hold.
@@ -38,7 +40,13 @@ pub(super) struct WantedVersion {
 impl From<&Dataset> for WantedVersion {
     fn from(dataset: &Dataset) -> Self {
         let Dataset { cache, version, digest, bytes, files, .. } = dataset;
-        WantedVersion { cache: cache.clone(), version: *version, digest: *digest, bytes: *bytes, files: *files }
+        WantedVersion {
+            cache: cache.clone(),
+            version: *version,
+            digest: *digest,
+            bytes: *bytes,
+            files: *files,
+        }
     }
 }
 
@@ -78,10 +86,15 @@ impl Step<'_> {
         if target == TARGET_NONE {
             return Vec::new();
         }
-        self.facts.workers().filter(|worker| is_target(*worker, target)).map(|worker| worker.id).collect()
+        self.facts
+            .workers()
+            .filter(|worker| is_target(*worker, target))
+            .map(|worker| worker.id)
+            .collect()
     }
 
-    /// The workers that are to hold a dataset: those of ours, agents of classic workers, and classic workers without one that may take it.
+    /// The workers that are to hold a dataset: those of ours, agents of classic workers, and
+    /// classic workers without one that may take it.
     pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
         let all = self.facts.workers().filter(|worker| self.is_to_hold(*worker, dataset));
         all.map(|worker| worker.id).collect()
@@ -95,7 +108,9 @@ impl Step<'_> {
         match classic {
             None => {
                 let is_for = |classic: WorkerId| {
-                    self.facts.worker(classic).is_some_and(|classic| is_meant(classic, &dataset.target))
+                    self.facts
+                        .worker(classic)
+                        .is_some_and(|classic| is_meant(classic, &dataset.target))
                 };
                 is_target(worker, &dataset.target)
                     || worker.datasets && self.facts.served_by(worker.id).into_iter().any(is_for)
@@ -109,30 +124,41 @@ impl Step<'_> {
     }
 
     /// Whether a worker holds this content of a dataset.
-    pub(super) fn holds_dataset(&self, worker: WorkerId, cache: &CacheId, digest: &[u8; 32]) -> bool {
+    pub(super) fn holds_dataset(
+        &self,
+        worker: WorkerId,
+        cache: &CacheId,
+        digest: &[u8; 32],
+    ) -> bool {
         self.datasets.workers.get(&worker).is_some_and(|at| at.held_of(cache) == Some(*digest))
     }
 
-    /// A worker has a dataset already. Who put it hears so: the worker may have been about to say what it has when the put began to wait
-    /// for it. If it has just got it, its own answer follows.
+    /// A worker has a dataset already. Who put it hears so: the worker may have been about to say
+    /// what it has when the put began to wait for it. If it has just got it, its own answer
+    /// follows.
     pub(super) fn found_at(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         if self.datasets.workers.get(&worker).is_none_or(|at| !at.is_pushed(dataset.version)) {
-            let result = CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
+            let result =
+                CachePutResult::stored(dataset.cache.as_str(), 0, u64::from(dataset.files));
             self.tell_putters(dataset.version, worker, &result);
         }
     }
 
-    /// A worker that has another content of a dataset than counts, and is not to get that or cannot, gives it up: no job is to see
-    /// it. Those that are to get it keep what they have until then, for what the two share need not be sent.
+    /// A worker that has another content of a dataset than counts, and is not to get that or
+    /// cannot, gives it up: no job is to see it. Those that are to get it keep what they have until
+    /// then, for what the two share need not be sent.
     pub(super) fn release_old(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) {
         let Some(known) = self.facts.worker(worker) else { return };
         let is_to_hold = self.is_to_hold(known, dataset);
-        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.classic.is_none()) else { return };
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.classic.is_none()) else {
+            return;
+        };
         if at.is_queued(&dataset.cache) || at.push_of(&dataset.cache).is_some() {
             return;
         }
         let is_old = at.held_of(&dataset.cache).is_some_and(|digest| digest != dataset.digest);
-        let cannot = at.not_held.get(&dataset.cache).is_some_and(|(digest, _)| *digest == dataset.digest);
+        let cannot =
+            at.not_held.get(&dataset.cache).is_some_and(|(digest, _)| *digest == dataset.digest);
         if is_old && (cannot || !is_to_hold) {
             self.give_up(worker, &dataset.cache, "the dataset was replaced");
         }
@@ -150,7 +176,8 @@ impl Step<'_> {
             let text = format!("the leader keeps no dataset {cache}");
             return self.release(worker, &cache, Uuid::nil(), Reason::UNKNOWN, &text);
         };
-        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
+        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn))
+        else {
             return;
         };
         at.not_held.remove(&cache);
@@ -178,7 +205,7 @@ impl Step<'_> {
         self.say(conn, version, Uuid::nil(), Says::Release(release));
     }
 
-    /// Those that are gone for good are not kept in mind.
+    /// Those that are gone for good are not remembered.
     pub(super) fn forget_gone_workers(&mut self) {
         let facts = self.facts;
         let is_known = |worker: &WorkerId| facts.worker(*worker).is_some();
@@ -189,13 +216,18 @@ impl Step<'_> {
 
     /// Sees to it that a worker gets what it is to hold.
     pub(super) fn reconcile(&mut self, worker: WorkerId) {
-        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.told && at.conn.is_some()) else {
+        let Some(at) = self.datasets.workers.get(&worker).filter(|at| at.told && at.conn.is_some())
+        else {
             return;
         };
         let lacks = |dataset: &&Arc<Dataset>| {
             let wanted = WantedVersion::from(&***dataset);
-            let gave_up = at.not_held.get(&wanted.cache).is_some_and(|(digest, _)| *digest == wanted.digest);
-            !at.holds(&wanted) && !gave_up && !at.is_pushed(wanted.version) && !at.is_queued(&wanted.cache)
+            let gave_up =
+                at.not_held.get(&wanted.cache).is_some_and(|(digest, _)| *digest == wanted.digest);
+            !at.holds(&wanted)
+                && !gave_up
+                && !at.is_pushed(wanted.version)
+                && !at.is_queued(&wanted.cache)
         };
         let Some(known) = self.facts.worker(worker) else { return };
         let wanted = |dataset: &&Arc<Dataset>| self.is_to_hold(known, dataset);
@@ -208,7 +240,8 @@ impl Step<'_> {
         self.push_next(worker);
     }
 
-    /// A dataset is kept, or kept for others: every worker that is to hold it is asked to, and those that have begun hear that it counts.
+    /// A dataset is kept, or kept for others: every worker that is to hold it is asked to, and
+    /// those that have begun hear that it counts.
     pub(super) fn push_to_all(&mut self, dataset: &Arc<Dataset>) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
@@ -231,7 +264,8 @@ impl Step<'_> {
 
     /// A dataset that is on its way here goes on to those workers that are to have it and are free.
     pub(super) fn push_early(&mut self, version: Uuid, target: &str) {
-        let Some(putting) = self.datasets.puts.values().find(|putting| putting.manifest_id() == version)
+        let Some(putting) =
+            self.datasets.puts.values().find(|putting| putting.manifest_id() == version)
         else {
             return;
         };
@@ -244,14 +278,24 @@ impl Step<'_> {
         };
         for worker in self.targets_of(target) {
             let Some(at) = self.datasets.workers.get(&worker) else { continue };
-            if at.told && at.push.is_none() && at.queue.is_empty() && at.conn.is_some() && !at.holds(&wanted) {
+            if at.told
+                && at.push.is_none()
+                && at.queue.is_empty()
+                && at.conn.is_some()
+                && !at.holds(&wanted)
+            {
                 self.begin_push(worker, wanted.clone(), false);
             }
         }
     }
 
-    /// An operator, or a put, asks a worker to hold a dataset: what went wrong before does not count. Gives its answer, if that is known.
-    pub(super) fn ask_to_hold(&mut self, worker: WorkerId, dataset: &Arc<Dataset>) -> Option<CachePutResult> {
+    /// An operator, or a put, asks a worker to hold a dataset: what went wrong before does not
+    /// count. Gives its answer, if that is known.
+    pub(super) fn ask_to_hold(
+        &mut self,
+        worker: WorkerId,
+        dataset: &Arc<Dataset>,
+    ) -> Option<CachePutResult> {
         let at = self.datasets.workers.get_mut(&worker)?;
         let wanted = WantedVersion::from(&**dataset);
         at.not_held.remove(&wanted.cache);
@@ -327,7 +371,9 @@ impl Step<'_> {
 
     /// A worker cannot get a dataset because the leader has not all of it.
     fn push_is_broken(&mut self, worker: WorkerId, version: Uuid, text: &str) {
-        let Some(cache) = self.push_of(worker).map(|push| push.wanted.cache.clone()) else { return };
+        let Some(cache) = self.push_of(worker).map(|push| push.wanted.cache.clone()) else {
+            return;
+        };
         // Jobs that wait for it there are not to wait any longer.
         self.release(worker, &cache, version, Reason::UNKNOWN, text);
         self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
@@ -343,11 +389,20 @@ impl Step<'_> {
     }
 
     /// A worker says what it lacks of the dataset that it is asked to hold.
-    pub(super) fn worker_lacks(&mut self, conn: ConnId, worker: WorkerId, version: Uuid, lack: &Lack) {
-        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn)) else {
+    pub(super) fn worker_lacks(
+        &mut self,
+        conn: ConnId,
+        worker: WorkerId,
+        version: Uuid,
+        lack: &Lack,
+    ) {
+        let Some(at) = self.datasets.workers.get_mut(&worker).filter(|at| at.conn == Some(conn))
+        else {
             return;
         };
-        let Some(push) = at.push.as_mut().filter(|push| push.wanted.version == version) else { return };
+        let Some(push) = at.push.as_mut().filter(|push| push.wanted.version == version) else {
+            return;
+        };
         match lack.what {
             Lacking::Nothing => return,
             Lacking::Manifest => {
@@ -364,7 +419,8 @@ impl Step<'_> {
             return self.remember_lack(worker, version, lack);
         };
         let library = &self.datasets.library;
-        let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
+        let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut())
+        else {
             return;
         };
         push.packs.clear();
@@ -377,13 +433,16 @@ impl Step<'_> {
             };
         }
         if push.committed && !push.unplaced.is_empty() {
-            let text =
-                format!("{} pieces of the dataset are not at the leader: put it again", push.unplaced.len());
+            let text = format!(
+                "{} pieces of the dataset are not at the leader: put it again",
+                push.unplaced.len()
+            );
             return self.push_is_broken(worker, version, &text);
         }
         // What it still lacks of those that it has got it did not get: they are opened once more.
         let facts = self.facts;
-        for pack in push.open.extract_if(.., |pack| facts.has_got(conn, *pack)).collect::<Vec<_>>() {
+        for pack in push.open.extract_if(.., |pack| facts.has_got(conn, *pack)).collect::<Vec<_>>()
+        {
             self.act(DatasetAction::Detach { conn, blob: pack });
         }
         self.feed_push(worker);
@@ -393,10 +452,15 @@ impl Step<'_> {
         self.datasets.workers.get_mut(&worker)?.push.as_mut()
     }
 
-    /// The manifest of a version; if it is not in memory it is read, and those that wait for it are fed then.
-    pub(super) fn manifest_of(&mut self, version: Uuid) -> Option<Arc<chunking::dataset::Manifest>> {
+    /// The manifest of a version; if it is not in memory it is read, and those that wait for it are
+    /// fed then.
+    pub(super) fn manifest_of(
+        &mut self,
+        version: Uuid,
+    ) -> Option<Arc<chunking::dataset::Manifest>> {
         let found = self.datasets.library.manifest(version, self.now);
-        if found.is_none() && self.facts.has_arrived(version) && self.datasets.library.read(version) {
+        if found.is_none() && self.facts.has_arrived(version) && self.datasets.library.read(version)
+        {
             self.act(DatasetAction::Look { blob: version, at: VerifyRequest::Manifest });
         }
         found
@@ -422,7 +486,7 @@ impl Step<'_> {
         }
     }
 
-    /// All lists of an earlier life are read: pushes may begin.
+    /// All lists of a previous run are read: pushes may begin.
     pub(super) fn feed_all(&mut self) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             self.reconcile(worker);
@@ -487,7 +551,13 @@ impl Step<'_> {
     }
 
     /// A worker does not take a part of a dataset.
-    pub(super) fn part_refused(&mut self, worker: WorkerId, blob: BlobId, reason: Reason, text: &str) {
+    pub(super) fn part_refused(
+        &mut self,
+        worker: WorkerId,
+        blob: BlobId,
+        reason: Reason,
+        text: &str,
+    ) {
         let Some(push) = self.push_of(worker) else { return };
         if push.wanted.version != blob && !push.open.remove(&blob) {
             return;
@@ -499,8 +569,11 @@ impl Step<'_> {
         }
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
         let pack = self.datasets.library.pack(blob);
-        if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) = pack {
-            // It may be the client's fault, which the leader finds too: the worker gets the dataset when it is kept.
+        if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) =
+            pack
+        {
+            // It may be the client's fault, which the leader finds too: the worker gets the dataset
+            // when it is kept.
             return self.stop_pushing_to(worker, version);
         }
         self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
@@ -532,14 +605,16 @@ impl Step<'_> {
             }
             CacheStatus::Failed | CacheStatus::Other(_) => {
                 info!(%worker, %cache, "a worker cannot hold a dataset: {}", result.message);
-                at.not_held.insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
+                at.not_held
+                    .insert(cache.clone(), (digest, NotHeld::Failed(reason(&result.message))));
                 if at.classic.is_some() {
                     // It cannot be told to give up what it has: it counts for nothing.
                     self.set_held(worker, &cache, None);
                 } else {
                     self.tell_not_coming(worker, &cache);
                 }
-                // What it has of before the dataset was replaced is for no job; nothing is replaced before it is kept.
+                // What it has of before the dataset was replaced is for no job; nothing is replaced
+                // before it is kept.
                 if let Some(dataset) = self.facts.dataset(&cache) {
                     self.release_old(worker, &dataset);
                 }
@@ -554,7 +629,8 @@ impl Step<'_> {
         self.reconcile(worker);
     }
 
-    /// A version is not to be held any more, never came to be, or has to begin anew: whoever is getting it stops.
+    /// A version is not to be held any more, never came to be, or has to begin anew: whoever is
+    /// getting it stops.
     pub(super) fn stop_pushing(&mut self, version: Uuid) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             self.stop_pushing_to(worker, version);
@@ -571,7 +647,13 @@ impl Step<'_> {
         }
         self.datasets.lacks.remove(&worker);
         let cache = push.wanted.cache;
-        self.release(worker, &cache, version, Reason::CANCELLED, "the dataset does not come, or not now");
+        self.release(
+            worker,
+            &cache,
+            version,
+            Reason::CANCELLED,
+            "the dataset does not come, or not now",
+        );
         self.tell_not_coming(worker, &cache);
         self.push_next(worker);
     }
@@ -603,7 +685,8 @@ impl Step<'_> {
         self.answer_removed(&dataset.cache, bytes);
     }
 
-    /// A part of a kept dataset is damaged at the leader: who gets it now cannot, and a put brings it again.
+    /// A part of a kept dataset is damaged at the leader: who gets it now cannot, and a put brings
+    /// it again.
     pub(super) fn broken_part(&mut self, blob: BlobId, text: &str) {
         let broken: Vec<Arc<Dataset>> = {
             let datasets = self.facts.datasets();
@@ -630,7 +713,9 @@ impl Step<'_> {
 impl Datasets {
     /// Bytes of a part of a dataset went to a worker.
     pub(in crate::leader) fn count_sent(&mut self, worker: WorkerId, bytes: u64) {
-        let Some(push) = self.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else { return };
+        let Some(push) = self.workers.get_mut(&worker).and_then(|at| at.push.as_mut()) else {
+            return;
+        };
         push.sent = push.sent.saturating_add(bytes);
         let version = push.wanted.version;
         for putting in self.puts.values_mut().filter(|putting| putting.manifest_id() == version) {

@@ -1,9 +1,9 @@
-//! What workers have of datasets, as far as it is noted: this file is its owner. Whoever chooses workers
-//! for jobs is told here and nowhere else, after each change.
+//! What workers have of datasets, as far as it is noted: this file is its owner. Whoever chooses
+//! workers for jobs is told here and nowhere else, after each change.
 
 use std::collections::{BTreeMap, HashMap};
 
-use chunking::message::{Have, Reason, DatasetState};
+use chunking::message::{DatasetState, Have, Reason};
 use tracing::{debug, info};
 use uuid::Uuid;
 
@@ -32,7 +32,8 @@ pub(super) struct AtWorker {
     pub(super) used: u64,
     /// What it said that it has, and what was brought there.
     held: BTreeMap<CacheId, [u8; 32]>,
-    /// Datasets that it could not take, or does not have any more: they are not pushed again unasked.
+    /// Datasets that it could not take, or does not have any more: they are not pushed again
+    /// unasked.
     pub(super) not_held: HashMap<CacheId, ([u8; 32], NotHeld)>,
     pub(super) push: Option<Push>,
     /// Datasets that it is asked to hold next: those that jobs wait for first.
@@ -85,8 +86,8 @@ impl AtWorker {
         self.push.as_ref().is_some_and(|push| push.wanted.version == version)
     }
 
-    /// What jobs find of a dataset there: a content, and how many of its bytes are still to come. The content
-    /// that counts goes before one that comes, and that before one that counts no more.
+    /// What jobs find of a dataset there: a content, and how many of its bytes are still to come.
+    /// The content that counts goes before one that comes, and that before one that counts no more.
     fn holding(&self, cache: &CacheId, counts: Option<[u8; 32]>) -> Option<([u8; 32], u64)> {
         self.conn?;
         let held = self.held_of(cache);
@@ -101,7 +102,8 @@ impl AtWorker {
 }
 
 impl Datasets {
-    /// The first of these datasets that a worker said it cannot hold, in words, with why and what helps.
+    /// The first of these datasets that a worker said it cannot hold, in words, with why and what
+    /// helps.
     pub(in crate::leader) fn unheld(
         &self,
         facts: &dyn Facts,
@@ -132,8 +134,8 @@ impl Step<'_> {
         });
     }
 
-    /// A dataset that was on its way to a worker does not come, which jobs may wait for. What the worker had
-    /// of it before is still there.
+    /// A dataset that was on its way to a worker does not come, which jobs may wait for. What the
+    /// worker had of it before is still there.
     pub(super) fn tell_not_coming(&mut self, worker: WorkerId, cache: &CacheId) {
         self.tell(Event::NotHolding { worker, cache: cache.clone() });
         if self.datasets.workers.get(&worker).is_some_and(|at| at.held_of(cache).is_some()) {
@@ -184,13 +186,17 @@ impl Step<'_> {
             let known = self.facts.dataset(&cache).map(|dataset| dataset.cache.clone());
             let cache = known.unwrap_or(cache);
             match dataset.state {
-                DatasetState::Held => self.worker_holds(worker, cache, dataset.digest.bytes, &mut room),
+                DatasetState::Held => {
+                    self.worker_holds(worker, cache, dataset.digest.bytes, &mut room)
+                }
                 DatasetState::Gone => {
                     // Zeros stand for a dataset that it was told to drop.
                     let given_up = Some(dataset.digest.bytes).filter(|digest| *digest != [0; 32]);
                     self.worker_lost(worker, cache, dataset.text.as_str(), given_up, &mut room);
                 }
-                DatasetState::Lost => self.worker_lost(worker, cache, dataset.text.as_str(), None, &mut room),
+                DatasetState::Lost => {
+                    self.worker_lost(worker, cache, dataset.text.as_str(), None, &mut room)
+                }
                 DatasetState::Wanted => self.worker_wants(worker, conn, cache),
             }
         }
@@ -198,7 +204,13 @@ impl Step<'_> {
         self.reconcile(worker);
     }
 
-    fn worker_holds(&mut self, worker: WorkerId, cache: CacheId, digest: [u8; 32], room: &mut usize) {
+    fn worker_holds(
+        &mut self,
+        worker: WorkerId,
+        cache: CacheId,
+        digest: [u8; 32],
+        room: &mut usize,
+    ) {
         let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
         if !at.held.contains_key(&cache) {
             if at.held.len() >= DATASETS_AT_WORKER_MAX || *room == 0 {
@@ -219,7 +231,8 @@ impl Step<'_> {
         }
     }
 
-    /// A worker does not hold a dataset any more. What it gave up, now or before this leader knew of it, it does not get back unasked.
+    /// A worker does not hold a dataset any more. What it gave up, now or before this leader knew
+    /// of it, it does not get back unasked.
     fn worker_lost(
         &mut self,
         worker: WorkerId,
@@ -244,7 +257,9 @@ impl Step<'_> {
     /// A worker's connection ended.
     pub(super) fn worker_left(&mut self, conn: ConnId) {
         let workers = self.datasets.workers.iter_mut();
-        if let Some((worker, at)) = workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn)) {
+        if let Some((worker, at)) =
+            workers.map(|(id, at)| (*id, at)).find(|(_, at)| at.conn == Some(conn))
+        {
             (at.conn, at.told, at.push) = (None, false, None);
             at.queue.clear();
             self.datasets.lacks.remove(&worker);

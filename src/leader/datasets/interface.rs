@@ -21,7 +21,7 @@ use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::leader::Asked;
 use crate::leader::submit::RefusalText;
 use crate::model::CachePutResult;
-use crate::store::verify::{VerifyRequest, Verified};
+use crate::store::verify::{Verified, VerifyRequest};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ pub(in crate::leader) enum DatasetEvent {
     Kept { dataset: Arc<Dataset>, replaced: Option<Arc<Dataset>> },
     /// A dataset is not kept any more.
     Removed { dataset: Arc<Dataset> },
-    /// A part of a dataset of an earlier life is here.
+    /// A part of a dataset of a previous run is here.
     Restored { blob: BlobId, part: RestoredPart },
-    /// That was all that an earlier life left.
+    /// That was all that a previous run left.
     RestoredAll,
     /// An operator does not want a pack that no dataset has.
     Unwanted { blob: BlobId },
@@ -83,7 +83,8 @@ pub(in crate::leader) enum DatasetEvent {
 pub(in crate::leader) enum WorkerKind {
     /// One of ours that says itself what it has.
     Ours,
-    /// One of ours that keeps a cache for classic workers: for this one alone, or for those of its host.
+    /// One of ours that keeps a cache for classic workers: for this one alone, or for those of its
+    /// host.
     Agent { only: Option<WorkerId> },
     /// A classic worker.
     Classic,
@@ -136,7 +137,8 @@ pub(in crate::leader) enum DatasetAction {
     Accept { conn: ConnId, blob: BlobId, open: Open },
     /// Tell the sender of a blob that nobody expects it.
     TurnAway { conn: ConnId, blob: BlobId },
-    /// Keep bytes that were made here as a blob; then [`DatasetEvent::Arrived`] or [`DatasetEvent::Failed`].
+    /// Keep bytes that were made here as a blob; then [`DatasetEvent::Arrived`] or
+    /// [`DatasetEvent::Failed`].
     KeepManifest { blob: BlobId, key: Uuid, bytes: Bytes },
     /// Give a blob to a worker, for this version.
     Attach { conn: ConnId, blob: BlobId, version: Uuid, again: Again },
@@ -201,7 +203,8 @@ pub(in crate::leader) trait Facts {
     fn staged_for(&self, cache: &CacheId) -> Option<JobId>;
     /// Whether a job has not ended, and names the dataset that was made of its inputs.
     fn names_its_inputs(&self, job: JobId) -> bool;
-    /// Whether the dataset of a job's inputs can go: the job is gone, or waits and is with no worker.
+    /// Whether the dataset of a job's inputs can go: the job is gone, or waits and is with no
+    /// worker.
     fn can_lose_its_inputs(&self, job: JobId) -> bool;
     fn is_draining(&self) -> bool;
     fn is_connected(&self, conn: ConnId) -> bool;

@@ -1,7 +1,9 @@
-//! Datasets at the leader: clients put them, the leader keeps them as blobs, workers get them ahead of the jobs that need them.
+//! Datasets at the leader: clients put them, the leader keeps them as blobs, workers get them ahead
+//! of the jobs that need them.
 //!
-//! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The leader brings the two together, one
-//! set at a time for each worker, whenever something changes: a dataset is put or removed, a worker joins, loses one or needs one.
+//! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The
+//! leader brings the two together, one set at a time for each worker, whenever something changes: a
+//! dataset is put or removed, a worker joins, loses one or needs one.
 //!
 //! [`Datasets`] is a machine: events in, actions out. Of the rest of the leader it knows what
 //! [`Facts`] say; `datasets_wiring` does what it wants done.
@@ -33,14 +35,15 @@ use super::Asked;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
-use crate::store::verify::{VerifyRequest, Verified};
+use crate::store::verify::{Verified, VerifyRequest};
 use agents::Agents;
 use classic_put::Lineage;
 pub(super) use classic_put::{Came, Checked};
 use classic_workers::Frames;
 use held::AtWorker;
 pub(super) use interface::{
-    Again, DatasetAction, DatasetEvent, Facts, RestoredPart, Says, StagedInputs, WorkerFacts, WorkerKind,
+    Again, DatasetAction, DatasetEvent, Facts, RestoredPart, Says, StagedInputs, WorkerFacts,
+    WorkerKind,
 };
 use pack_index::PackIndex;
 use putting::Putting;
@@ -87,7 +90,7 @@ pub(super) struct Datasets {
     inspections: HashMap<Uuid, Inspection>,
     /// Questions that wait until a dataset is removed.
     removals: HashMap<CacheId, Vec<Asked>>,
-    /// Packs of an earlier life that no dataset has: what is in them was never checked for certain.
+    /// Packs of a previous run that no dataset has: what is in them was never checked for certain.
     loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
     statuses: HashMap<Uuid, Vec<(CacheId, Asked)>>,
@@ -144,11 +147,15 @@ impl Datasets {
 
     /// Every blob that is needed: of datasets that are kept or about to be.
     fn needed_blobs(&self, facts: &dyn Facts) -> HashSet<BlobId> {
-        facts.datasets().chain(self.committing.values()).flat_map(|dataset| dataset.blobs()).collect()
+        facts
+            .datasets()
+            .chain(self.committing.values())
+            .flat_map(|dataset| dataset.blobs())
+            .collect()
     }
 
-    /// Packs that may go at once to make room. None while a put is under way whose manifest is not here
-    /// yet: nobody knows which packs it needs.
+    /// Packs that may go at once to make room. None while a put is under way whose manifest is not
+    /// here yet: nobody knows which packs it needs.
     pub(super) fn orphans(&self, now: Micros, facts: &dyn Facts) -> Vec<BlobId> {
         let is_unknown = |putting: &Putting| putting.manifest.is_none();
         match self.came.is_empty() && !self.puts.values().any(is_unknown) {
@@ -158,7 +165,12 @@ impl Datasets {
     }
 
     /// Packs that no dataset has, no put under way needs, and nobody used for so long.
-    pub(super) fn stale_packs(&self, now: Micros, facts: &dyn Facts, grace: Duration) -> Vec<BlobId> {
+    pub(super) fn stale_packs(
+        &self,
+        now: Micros,
+        facts: &dyn Facts,
+        grace: Duration,
+    ) -> Vec<BlobId> {
         let mut needed = self.needed_blobs(facts);
         // A put may take longer than that.
         for manifest in self.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
@@ -168,7 +180,8 @@ impl Datasets {
     }
 }
 
-/// An event that is being handled: the datasets, and what the rest of the leader knows at that moment.
+/// An event that is being handled: the datasets, and what the rest of the leader knows at that
+/// moment.
 struct Step<'a> {
     datasets: &'a mut Datasets,
     facts: &'a dyn Facts,
@@ -198,7 +211,9 @@ impl Step<'_> {
             DatasetEvent::WorkerLacks { conn, worker, version, lack } => {
                 self.worker_lacks(conn, worker, version, &lack);
             }
-            DatasetEvent::WorkerAcked { worker, to, result } => self.worker_acked(worker, to, result),
+            DatasetEvent::WorkerAcked { worker, to, result } => {
+                self.worker_acked(worker, to, result)
+            }
             DatasetEvent::PartTaken { conn, worker, blob } => self.part_taken(conn, worker, blob),
             DatasetEvent::PartRefused { worker, blob, reason, text } => {
                 self.part_refused(worker, blob, reason, &text);
@@ -231,8 +246,7 @@ impl Step<'_> {
 
     /// Whether a blob is known, and is not about to be forgotten.
     fn knows_blob(&self, blob: BlobId) -> bool {
-        let forgets =
-            |action: &DatasetAction| matches!(action, DatasetAction::Forget { blob: of } if *of == blob);
+        let forgets = |action: &DatasetAction| matches!(action, DatasetAction::Forget { blob: of } if *of == blob);
         self.facts.knows_blob(blob) && !self.datasets.actions.iter().any(forgets)
     }
 
@@ -248,7 +262,9 @@ impl Step<'_> {
         }
         match result {
             Ok(Verified::Manifest(manifest)) => self.manifest_read(blob, Arc::new(*manifest)),
-            Ok(Verified::Pack(layout)) if self.datasets.loose.remove(&blob) => self.check_loose(blob, layout),
+            Ok(Verified::Pack(layout)) if self.datasets.loose.remove(&blob) => {
+                self.check_loose(blob, layout)
+            }
             Ok(Verified::Pack(layout)) => self.pack_is_good(blob, layout),
             Ok(Verified::Pieces { .. } | Verified::Bytes { .. }) => {}
             Err(text) => self.part_is_bad(blob, &text),
@@ -257,8 +273,9 @@ impl Step<'_> {
         self.classic_turns();
     }
 
-    /// A part of a dataset of an earlier life is here, as its file is. Packs that came whole for a put that never ended stay for a
-    /// while: a client that goes on with it need not bring them again.
+    /// A part of a dataset of a previous run is here, as its file is. Packs that came whole for a
+    /// put that never ended stay for a while: a client that goes on with it need not bring them
+    /// again.
     fn restored(&mut self, blob: BlobId, part: RestoredPart) {
         match part {
             RestoredPart::Manifest => return self.datasets.library.restore_manifest(blob),
@@ -314,7 +331,8 @@ impl Step<'_> {
         let waits = waits || self.datasets.workers.values().any(is_away);
         let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
         let classic = self.classic_deadline().into_iter().chain(workers);
-        let due = deadlines.into_iter().chain(classic).chain(sweep).chain(self.datasets.tick_at).min();
+        let due =
+            deadlines.into_iter().chain(classic).chain(sweep).chain(self.datasets.tick_at).min();
         self.datasets.tick_at = due;
     }
 
@@ -322,8 +340,8 @@ impl Step<'_> {
         self.datasets.needed_blobs(self.facts)
     }
 
-    /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client that comes back soon finds what it
-    /// brought before.
+    /// Forgets what nobody needs: manifests, and packs that were not used for a while. A client
+    /// that comes back soon finds what it brought before.
     fn sweep(&mut self) {
         for blob in self.datasets.stale_packs(self.now, self.facts, self.datasets.grace) {
             self.forget_part(blob);
@@ -332,7 +350,8 @@ impl Step<'_> {
         self.datasets.frames.rest();
     }
 
-    /// The blobs of a dataset that was removed or replaced go at once, but for those that others need.
+    /// The blobs of a dataset that was removed or replaced go at once, but for those that others
+    /// need.
     fn release_blobs(&mut self, dataset: &Dataset) {
         let needed = self.needed_blobs();
         let gone: Vec<BlobId> = dataset.blobs().filter(|blob| !needed.contains(blob)).collect();

@@ -1,4 +1,5 @@
-//! What is here of datasets: packs with their lists, the pieces in them, and manifests, which are read when they are needed.
+//! What is here of datasets: packs with their lists, the pieces in them, and manifests, which are
+//! read when they are needed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,13 +21,12 @@ const MANIFEST_REST: Duration = Duration::from_secs(60);
 pub(super) enum PackState {
     /// Its list was said, by this request.
     Announced(Uuid),
-    /// It comes.
     Coming(Uuid),
     /// It has come, and is being checked.
     Checking(Uuid),
     /// Every piece is what it should be.
     Good,
-    /// It is one of an earlier life, and its list is being read.
+    /// It is one of a previous run, and its list is being read.
     Listing,
 }
 
@@ -47,7 +47,8 @@ struct Pack {
     used_at: Micros,
 }
 
-/// Bytes of manifests that are kept in memory for those who may need them once more. One may exceed it.
+/// Bytes of manifests that are kept in memory for those who may need them once more. One may exceed
+/// it.
 const MANIFESTS_KEPT_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 /// A manifest in memory.
@@ -72,7 +73,7 @@ pub(super) struct PackIndex {
     manifests: HashMap<BlobId, KeptManifest>,
     /// Manifests that are being read.
     reading: HashSet<BlobId>,
-    /// Manifests of an earlier life, and those that were read.
+    /// Manifests of a previous run, and those that were read.
     known_manifests: HashSet<BlobId>,
 }
 
@@ -83,11 +84,18 @@ impl PackIndex {
     }
 
     /// A pack of which only the list is known.
-    pub(super) fn announce(&mut self, pack: BlobId, layout: Arc<Layout>, request: Uuid, now: Micros) {
+    pub(super) fn announce(
+        &mut self,
+        pack: BlobId,
+        layout: Arc<Layout>,
+        request: Uuid,
+        now: Micros,
+    ) {
         for piece in layout.pieces() {
             self.coming.insert(*piece, pack);
         }
-        self.packs.insert(pack, Pack { layout, state: PackState::Announced(request), used_at: now });
+        self.packs
+            .insert(pack, Pack { layout, state: PackState::Announced(request), used_at: now });
     }
 
     /// A pack begins to come.
@@ -99,13 +107,13 @@ impl PackIndex {
         }
     }
 
-    /// A pack of an earlier life.
+    /// A pack of a previous run.
     pub(super) fn restore(&mut self, pack: BlobId, now: Micros) {
         let layout = Arc::new(Layout::default());
         self.packs.insert(pack, Pack { layout, state: PackState::Listing, used_at: now });
     }
 
-    /// A manifest of an earlier life.
+    /// A manifest of a previous run.
     pub(super) fn restore_manifest(&mut self, manifest: BlobId) {
         self.known_manifests.insert(manifest);
     }
@@ -131,9 +139,9 @@ impl PackIndex {
     pub(super) fn good(&mut self, id: BlobId, layout: Arc<Layout>, now: Micros) -> Option<Uuid> {
         let pack = self.packs.get_mut(&id)?;
         let request = match pack.state {
-            PackState::Announced(request) | PackState::Coming(request) | PackState::Checking(request) => {
-                Some(request)
-            }
+            PackState::Announced(request)
+            | PackState::Coming(request)
+            | PackState::Checking(request) => Some(request),
             PackState::Good | PackState::Listing => None,
         };
         (pack.layout, pack.state, pack.used_at) = (layout.clone(), PackState::Good, now);
@@ -161,9 +169,9 @@ impl PackIndex {
             self.forget_place(piece, id);
         }
         match pack.state {
-            PackState::Announced(request) | PackState::Coming(request) | PackState::Checking(request) => {
-                Some(request)
-            }
+            PackState::Announced(request)
+            | PackState::Coming(request)
+            | PackState::Checking(request) => Some(request),
             PackState::Good | PackState::Listing => None,
         }
     }
@@ -203,8 +211,8 @@ impl PackIndex {
         self.pieces.get(piece).or_else(|| self.coming.get(piece)).copied()
     }
 
-    /// The packs that have all pieces of a manifest, or which pieces lack: their places in its list, the first ones of them,
-    /// and bytes of all.
+    /// The packs that have all pieces of a manifest, or which pieces lack: their places in its
+    /// list, the first ones of them, and bytes of all.
     pub(super) fn cover(&self, manifest: &Manifest) -> Result<Vec<BlobId>, (Ranges, u64)> {
         let count = u32::try_from(manifest.pieces().len()).unwrap_or(u32::MAX);
         let (mut packs, mut lacking, mut bytes) = (BTreeSet::new(), Bitmap::new(count), 0u64);
@@ -222,7 +230,7 @@ impl PackIndex {
         if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
     }
 
-    /// The list of a pack of an earlier life is known, and what is in it is to be checked.
+    /// The list of a pack of a previous run is known, and what is in it is to be checked.
     pub(super) fn listed(&mut self, id: BlobId, layout: Arc<Layout>) {
         if let Some(pack) = self.packs.get_mut(&id) {
             (pack.layout, pack.state) = (layout, PackState::Checking(Uuid::nil()));
@@ -231,7 +239,8 @@ impl PackIndex {
 
     /// Whether all parts of a dataset are here, as far as is known.
     pub(super) fn has_all(&self, manifest: BlobId, packs: &[BlobId]) -> bool {
-        let is_good = |pack: &BlobId| self.packs.get(pack).is_some_and(|pack| pack.state == PackState::Good);
+        let is_good =
+            |pack: &BlobId| self.packs.get(pack).is_some_and(|pack| pack.state == PackState::Good);
         self.known_manifests.contains(&manifest) && packs.iter().all(is_good)
     }
 
@@ -266,16 +275,25 @@ impl PackIndex {
         self.reading.contains(&id)
     }
 
-    /// A manifest was read. Where they are too many, those leave the memory that nobody needed for longest.
-    pub(super) fn manifest_read(&mut self, id: BlobId, manifest: Arc<Manifest>, bytes: u64, now: Micros) {
+    /// A manifest was read. Where they are too many, those leave the memory that nobody needed for
+    /// longest.
+    pub(super) fn manifest_read(
+        &mut self,
+        id: BlobId,
+        manifest: Arc<Manifest>,
+        bytes: u64,
+        now: Micros,
+    ) {
         self.reading.remove(&id);
         self.known_manifests.insert(id);
         self.manifests.insert(id, KeptManifest { manifest, bytes, used_at: now });
         while self.manifests.len() > 1
-            && self.manifests.values().map(|kept| kept.bytes).sum::<u64>() > MANIFESTS_KEPT_BYTES_MAX
+            && self.manifests.values().map(|kept| kept.bytes).sum::<u64>()
+                > MANIFESTS_KEPT_BYTES_MAX
         {
             let others = self.manifests.iter().filter(|(other, _)| **other != id);
-            let Some(oldest) = others.min_by_key(|(_, kept)| kept.used_at).map(|(other, _)| *other) else {
+            let Some(oldest) = others.min_by_key(|(_, kept)| kept.used_at).map(|(other, _)| *other)
+            else {
                 return;
             };
             self.manifests.remove(&oldest);
@@ -298,7 +316,12 @@ impl PackIndex {
     }
 
     /// Blobs that nothing refers to and nobody used for so long.
-    pub(super) fn stale(&self, needed: &HashSet<BlobId>, now: Micros, grace: Duration) -> Vec<BlobId> {
+    pub(super) fn stale(
+        &self,
+        needed: &HashSet<BlobId>,
+        now: Micros,
+        grace: Duration,
+    ) -> Vec<BlobId> {
         let is_old = |pack: &Pack| pack.state == PackState::Good && pack.used_at.plus(grace) <= now;
         let packs = self.packs.iter().filter(|(id, pack)| !needed.contains(id) && is_old(pack));
         packs.map(|(id, _)| *id).collect()
@@ -317,7 +340,9 @@ mod tests {
     use crate::core::retry::mix;
 
     fn layout(pieces: impl Iterator<Item = u64>) -> Arc<Layout> {
-        Arc::new(Layout::new(pieces.map(|piece| Piece::of(&piece.to_le_bytes())).collect()).unwrap())
+        Arc::new(
+            Layout::new(pieces.map(|piece| Piece::of(&piece.to_le_bytes())).collect()).unwrap(),
+        )
     }
 
     #[test]
@@ -356,17 +381,21 @@ mod tests {
             }
             let mut left = packs;
             while !left.is_empty() {
-                let at = usize::try_from(mix(seed ^ left.len() as u64) % left.len() as u64).unwrap();
+                let at =
+                    usize::try_from(mix(seed ^ left.len() as u64) % left.len() as u64).unwrap();
                 library.forget(left.swap_remove(at).0);
                 for piece in (0..24u64).map(|piece| Piece::of(&piece.to_le_bytes())) {
-                    let mut holders = left.iter().filter(|(_, layout)| layout.pieces().contains(&piece));
+                    let mut holders =
+                        left.iter().filter(|(_, layout)| layout.pieces().contains(&piece));
                     match library.place_of(&piece) {
                         Some(place) => assert!(holders.any(|(id, _)| *id == place)),
                         None => assert_eq!(holders.count(), 0),
                     }
                 }
             }
-            assert!(library.pieces.is_empty() && library.also.is_empty() && library.coming.is_empty());
+            assert!(
+                library.pieces.is_empty() && library.also.is_empty() && library.coming.is_empty()
+            );
         }
     }
 

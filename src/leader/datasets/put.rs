@@ -1,5 +1,6 @@
-//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and kept; then the dataset is committed. How it
-//! goes with the workers the client hears in `put_waiters`.
+//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and
+//! kept; then the dataset is committed. How it goes with the workers the client hears in
+//! `put_waiters`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,11 +46,14 @@ const MANIFESTS_COMING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Packs that one put may have on their way at a time.
 const PACKS_COMING_MAX: usize = 64;
 
-/// The id that a client gives its dataset. Those of datasets that the leader makes of jobs' inputs are nobody else's.
+/// The id that a client gives its dataset. Those of datasets that the leader makes of jobs' inputs
+/// are nobody else's.
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
     if cache.is_the_leaders() {
-        return Err(format!("the CacheId {cache} is one that only the leader gives: choose another"));
+        return Err(format!(
+            "the CacheId {cache} is one that only the leader gives: choose another"
+        ));
     }
     Ok(cache)
 }
@@ -112,7 +116,8 @@ impl Step<'_> {
         let cache = may_be_put(put.cache_id.as_str()).map_err(RefusalText::invalid)?;
         let target = put.target.as_str();
         if target != TARGET_NONE {
-            worker_patterns(target).map_err(|error| RefusalText::invalid(format!("the target: {error}")))?;
+            worker_patterns(target)
+                .map_err(|error| RefusalText::invalid(format!("the target: {error}")))?;
         }
         if put.files == 0 {
             let text = format!("dataset {cache} has no files: put at least one");
@@ -123,7 +128,8 @@ impl Step<'_> {
             return Err(RefusalText::new(Reason::DRAINING, text));
         }
         let of_cache = self.datasets.puts.iter();
-        let mut of_cache = of_cache.filter(|(_, putting)| putting.cache == cache && putting.is_coming());
+        let mut of_cache =
+            of_cache.filter(|(_, putting)| putting.cache == cache && putting.is_coming());
         if let Some((other, putting)) = of_cache.find(|(other, _)| **other != request) {
             if putting.away_until().is_some() {
                 // Whoever comes now need not wait for it.
@@ -131,12 +137,18 @@ impl Step<'_> {
                 self.end_put(other);
                 return self.put_checked(conn, request, put);
             }
-            let by =
-                putting.conn().map_or_else(|| "the leader".to_owned(), |conn| self.facts.peer_name(conn));
+            let by = putting
+                .conn()
+                .map_or_else(|| "the leader".to_owned(), |conn| self.facts.peer_name(conn));
             let text = format!("dataset {cache} is being put by {by}: wait until that has ended");
             return Err(RefusalText::new(Reason::BUSY, text));
         }
-        if self.datasets.puts.get(&request).is_some_and(|putting| putting.is_gone_on_with(&cache, &put)) {
+        if self
+            .datasets
+            .puts
+            .get(&request)
+            .is_some_and(|putting| putting.is_gone_on_with(&cache, &put))
+        {
             self.may_have_put(conn, request)?;
             self.go_on(conn, request, put);
             return Ok(());
@@ -144,8 +156,10 @@ impl Step<'_> {
         // A request that says something else begins anew. Packs that came whole are here.
         self.end_put(request);
         let known = self.facts.dataset(&cache);
-        let deadline = (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
-        let putting = Putting { deadline, ..Putting::new(Origin::Client(conn), cache.clone(), put) };
+        let deadline =
+            (put.deadline_ms > 0).then(|| self.now.plus(Duration::from_millis(put.deadline_ms)));
+        let putting =
+            Putting { deadline, ..Putting::new(Origin::Client(conn), cache.clone(), put) };
         match known {
             Some(known)
                 if known.digest == putting.put.digest.bytes
@@ -155,7 +169,8 @@ impl Step<'_> {
                 self.put_again(request, putting, &known);
             }
             Some(known)
-                if known.digest != putting.put.digest.bytes && !putting.put.flags.has(PutFlags::REPLACE) =>
+                if known.digest != putting.put.digest.bytes
+                    && !putting.put.flags.has(PutFlags::REPLACE) =>
             {
                 let text = format!(
                     "dataset {cache} is there with other content, sha256:{} in {} and {}; this one has {} in {} and \
@@ -192,7 +207,9 @@ impl Step<'_> {
             None => self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default()),
             Some(manifest) => match self.datasets.library.cover(&manifest) {
                 Ok(_) => self.ask_for_pieces(request),
-                Err((ranges, bytes)) => self.say_lack(Some(conn), request, Lacking::Pieces, bytes, ranges),
+                Err((ranges, bytes)) => {
+                    self.say_lack(Some(conn), request, Lacking::Pieces, bytes, ranges)
+                }
             },
         }
         self.watch();
@@ -202,7 +219,8 @@ impl Step<'_> {
     fn make_room_for_put(&mut self) {
         let coming = self.datasets.puts.iter().filter(|(_, putting)| putting.is_coming());
         if coming.clone().count() >= PUTS_MAX {
-            let away = coming.filter_map(|(request, putting)| Some((putting.away_until()?, *request)));
+            let away =
+                coming.filter_map(|(request, putting)| Some((putting.away_until()?, *request)));
             let longest = away.min().map(|(_, request)| request);
             longest.into_iter().for_each(|request| self.end_put(request));
         }
@@ -213,19 +231,22 @@ impl Step<'_> {
         let others = self.datasets.puts.iter().filter(|(other, _)| **other != request);
         let coming = others.map(|(_, putting)| putting).filter(|putting| putting.is_coming());
         let own = coming.clone().filter(|putting| putting.conn() == Some(conn)).count();
-        for (count, limit, whose) in
-            [(own, PUTS_OF_CONN_MAX, "on this connection"), (coming.count(), PUTS_MAX, "at this leader")]
-        {
+        for (count, limit, whose) in [
+            (own, PUTS_OF_CONN_MAX, "on this connection"),
+            (coming.count(), PUTS_MAX, "at this leader"),
+        ] {
             if count >= limit {
-                let text =
-                    format!("{count} puts are under way {whose}, and {limit} may be: wait for one to end");
+                let text = format!(
+                    "{count} puts are under way {whose}, and {limit} may be: wait for one to end"
+                );
                 return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
             }
         }
         Ok(())
     }
 
-    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is room for one more dataset.
+    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is
+    /// room for one more dataset.
     fn may_begin(&self, putting: &Putting) -> Result<(), RefusalText> {
         let id = putting.put.manifest;
         if self.datasets.committing.contains_key(&id) {
@@ -233,8 +254,9 @@ impl Step<'_> {
             return Err(RefusalText::new(Reason::BUSY, text));
         }
         if self.knows_blob(id) {
-            let text =
-                format!("the put names blob {id} for its manifest, which is another one's: use a new id");
+            let text = format!(
+                "the put names blob {id} for its manifest, which is another one's: use a new id"
+            );
             return Err(RefusalText::invalid(text));
         }
         room_for_dataset(self.facts, &putting.cache)
@@ -319,11 +341,13 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a part of a dataset is expected that a client opens so; then workers that lack it get it as it comes.
+    /// Whether a part of a dataset is expected that a client opens so; then workers that lack it
+    /// get it as it comes.
     fn part_is_expected(&mut self, conn: ConnId, id: BlobId, open: &mut Open) -> bool {
         let request = open.owner;
         let manifests = self.datasets.puts.values().filter(|putting| putting.is_coming());
-        let manifests = manifests.map(|putting| putting.manifest_bytes).fold(0, u64::saturating_add);
+        let manifests =
+            manifests.map(|putting| putting.manifest_bytes).fold(0, u64::saturating_add);
         let Some(putting) =
             self.datasets.puts.get_mut(&request).filter(|putting| putting.client() == Some(conn))
         else {
@@ -337,10 +361,13 @@ impl Step<'_> {
             Some((layout, state)) => state.request() == Some(request) && layout.size() == open.size,
             None => {
                 let room = MANIFESTS_COMING_BYTES_MAX.saturating_sub(manifests);
-                id == putting.put.manifest && open.size <= MANIFEST_BYTES_MAX.min(room) && putting.is_coming()
+                id == putting.put.manifest
+                    && open.size <= MANIFEST_BYTES_MAX.min(room)
+                    && putting.is_coming()
             }
         };
-        let Some(plan) = ChunkPlan::new(open.size, CHUNK_BYTES_MAX).ok().filter(|_| size_fits) else {
+        let Some(plan) = ChunkPlan::new(open.size, CHUNK_BYTES_MAX).ok().filter(|_| size_fits)
+        else {
             return false;
         };
         let version = putting.put.manifest;
@@ -382,8 +409,10 @@ impl Step<'_> {
         let bytes = self.facts.blob_bytes(blob);
         self.datasets.library.manifest_read(blob, manifest.clone(), bytes, self.now);
         let puts = self.datasets.puts.iter();
-        let waits = |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
-        let request = puts.filter(|(_, putting)| waits(putting)).map(|(request, _)| *request).next();
+        let waits =
+            |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
+        let request =
+            puts.filter(|(_, putting)| waits(putting)).map(|(request, _)| *request).next();
         match request {
             Some(request) => {
                 if let Err(refusal) = self.manifest_came(request, manifest) {
@@ -428,7 +457,7 @@ impl Step<'_> {
         let pieces = self.datasets.library.piece_count().saturating_add(manifest.pieces().len());
         if pieces > PIECES_MAX {
             let text = format!(
-                "the datasets at the leader would have {pieces} pieces, and at most {PIECES_MAX} are kept in mind: remove some, or put \
+                "the datasets at the leader would have {pieces} pieces, and at most {PIECES_MAX} are remembered: remove some, or put \
                  fewer and larger files"
             );
             return Err(RefusalText::numbers(Reason::BUSY, pieces as u64, PIECES_MAX as u64, text));
@@ -447,7 +476,8 @@ impl Step<'_> {
     /// Asks the client for what lacks, or commits the dataset if nothing does.
     fn ask_for_pieces(&mut self, request: Uuid) {
         let Some(putting) = self.datasets.puts.get_mut(&request) else { return };
-        let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces) else {
+        let Some(manifest) = putting.manifest.clone().filter(|_| putting.stage == Stage::Pieces)
+        else {
             return;
         };
         let facts = self.facts;
@@ -455,7 +485,8 @@ impl Step<'_> {
         let (client, staged) = (putting.client(), putting.staged());
         match self.datasets.library.cover(&manifest) {
             Ok(packs) if !packs.iter().chain([&putting.put.manifest]).all(is_here) => {
-                let text = "a part of it was given up, or the leader's disk did not keep it: put it again";
+                let text =
+                    "a part of it was given up, or the leader's disk did not keep it: put it again";
                 self.refuse_put(request, RefusalText::new(Reason::IO, text.to_owned()));
             }
             Ok(packs) => {
@@ -506,20 +537,22 @@ impl Step<'_> {
                 }
                 self.ask_for_pieces(request);
             }
-            // One of an earlier life.
+            // One of a previous run.
             None if !self.datasets.library.is_listing() => self.feed_all(),
             None => {}
         }
         self.watch();
     }
 
-    /// A part of a dataset is not what it should be, or cannot be had: its client gave it up, or the disk does not give it.
+    /// A part of a dataset is not what it should be, or cannot be had: its client gave it up, or
+    /// the disk does not give it.
     pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
-        warn!(%blob, "a part of a dataset is no good: {text}");
+        warn!(%blob, "a part of a dataset is damaged: {text}");
         let was_manifest = self.datasets.library.not_read(blob);
         self.datasets.loose.remove(&blob);
         let by_pack = self.datasets.library.forget(blob);
-        // What a dataset that is kept has is not thrown away: it may be read another time, and a put brings it again.
+        // What a dataset that is kept has is not thrown away: it may be read another time, and a
+        // put brings it again.
         if !self.needed_blobs().contains(&blob) {
             self.act(DatasetAction::Forget { blob });
         }
@@ -608,7 +641,8 @@ impl Step<'_> {
         }
     }
 
-    /// Who put something is gone. What it was bringing is kept for [`CLIENT_WAIT`], so that it goes on where it was.
+    /// Who put something is gone. What it was bringing is kept for [`CLIENT_WAIT`], so that it goes
+    /// on where it was.
     pub(super) fn put_client_left(&mut self, conn: ConnId) {
         // What came in one frame is whole, and is kept all the same.
         let is_whole = |putting: &Putting| putting.classic().is_some() && putting.is_coming();
@@ -632,13 +666,19 @@ impl Step<'_> {
         self.watch();
     }
 
-    /// The inputs of a job are not to become a dataset any more. One that is being committed goes when it is kept.
+    /// The inputs of a job are not to become a dataset any more. One that is being committed goes
+    /// when it is kept.
     pub(super) fn end_put_of(&mut self, job: JobId) {
         let is_its = |putting: &Putting| {
-            matches!(putting.origin, Origin::Staged(of) if of == job) && putting.stage != Stage::Committing
+            matches!(putting.origin, Origin::Staged(of) if of == job)
+                && putting.stage != Stage::Committing
         };
-        let found =
-            self.datasets.puts.iter().find(|(_, putting)| is_its(putting)).map(|(request, _)| *request);
+        let found = self
+            .datasets
+            .puts
+            .iter()
+            .find(|(_, putting)| is_its(putting))
+            .map(|(request, _)| *request);
         found.into_iter().for_each(|request| self.end_put(request));
     }
 
@@ -647,7 +687,8 @@ impl Step<'_> {
         let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
         for pack in std::mem::take(&mut putting.packs) {
             // One that has come and is being checked may be of use to whoever comes next.
-            if self.datasets.library.pack(pack).is_some_and(|(_, state)| state.request().is_some()) {
+            if self.datasets.library.pack(pack).is_some_and(|(_, state)| state.request().is_some())
+            {
                 self.forget_part(pack);
             }
         }
@@ -671,7 +712,9 @@ impl Datasets {
             Some((_, state)) => state.request(),
             None => {
                 let puts = self.puts.iter();
-                puts.filter(|(_, putting)| putting.put.manifest == blob).map(|(request, _)| *request).next()
+                puts.filter(|(_, putting)| putting.put.manifest == blob)
+                    .map(|(request, _)| *request)
+                    .next()
             }
         };
         if let Some(putting) = by.and_then(|request| self.puts.get_mut(&request)) {

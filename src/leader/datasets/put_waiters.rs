@@ -1,7 +1,9 @@
-//! Those who put a dataset and wait for workers to have it: they hear that it is kept, what each worker answers, and when it is over.
+//! Those who put a dataset and wait for workers to have it: they hear that it is kept, what each
+//! worker answers, and when it is over.
 //!
-//! `put` calls it once a dataset is kept, `distribution` and `classic_workers` with each worker's answer, the clock for workers that are gone. What is
-//! answered before the dataset is kept is noted until then. It never decides who is to have a dataset, and moves no bytes.
+//! `put` calls it once a dataset is kept, `distribution` and `classic_workers` with each worker's
+//! answer, the clock for workers that are gone. What is answered before the dataset is kept is
+//! noted until then. It never decides who is to have a dataset, and moves no bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +72,9 @@ impl Step<'_> {
         putting.awaited.targets = targets.into_iter().map(|worker| (worker, None)).collect();
         match putting.origin {
             // A classic client need not wait for an answer.
-            Origin::Classic(conn, _) if !self.facts.is_connected(conn) => return self.end_put(request),
+            Origin::Classic(conn, _) if !self.facts.is_connected(conn) => {
+                return self.end_put(request);
+            }
             // It asks again when it is back.
             Origin::Away(_) => return self.end_put(request),
             Origin::Client(conn) => {
@@ -86,7 +90,8 @@ impl Step<'_> {
             let answer = answers.remove(&worker).or_else(|| self.ask_to_hold(worker, dataset));
             answer.map(|answer| (worker, answer))
         };
-        let early: Vec<(WorkerId, CachePutResult)> = targets.into_iter().filter_map(known).collect();
+        let early: Vec<(WorkerId, CachePutResult)> =
+            targets.into_iter().filter_map(known).collect();
         for (worker, result) in early {
             self.tell_putters(dataset.version, worker, &result);
         }
@@ -94,7 +99,12 @@ impl Step<'_> {
     }
 
     /// A worker has answered: those that put the dataset hear it.
-    pub(super) fn tell_putters(&mut self, version: Uuid, worker: WorkerId, result: &CachePutResult) {
+    pub(super) fn tell_putters(
+        &mut self,
+        version: Uuid,
+        worker: WorkerId,
+        result: &CachePutResult,
+    ) {
         let ended = match result.status {
             CacheStatus::Ok => Ended::Ok,
             CacheStatus::Skipped => Ended::Skipped,
@@ -109,14 +119,16 @@ impl Step<'_> {
                 putting.awaited.early.insert(worker, result.clone());
                 continue;
             }
-            let Some(target) = putting.awaited.targets.get_mut(&worker).filter(|target| target.is_none())
+            let Some(target) =
+                putting.awaited.targets.get_mut(&worker).filter(|target| target.is_none())
             else {
                 continue;
             };
             *target = Some(ended);
             let classic = putting.classic();
             let to = classic.map_or(*request, |classic| classic.request);
-            let result = classic.map_or_else(|| result.clone(), |classic| classic.words(worker, result));
+            let result =
+                classic.map_or_else(|| result.clone(), |classic| classic.words(worker, result));
             told.push((*request, to, putting.conn(), result));
         }
         for (request, to, conn, result) in told {
@@ -133,7 +145,10 @@ impl Step<'_> {
         let Some(putting) = self.datasets.puts.get(&request) else { return };
         if !putting.is_coming() && putting.awaited.targets.values().all(Option::is_some) {
             let text = if putting.awaited.targets.is_empty() && putting.target() != TARGET_NONE {
-                format!("no connected worker matches {}: those that join later get the dataset", putting.target())
+                format!(
+                    "no connected worker matches {}: those that join later get the dataset",
+                    putting.target()
+                )
             } else {
                 String::new()
             };
@@ -155,8 +170,8 @@ impl Step<'_> {
         self.end_put(request);
     }
 
-    /// A dataset has other content now. Those that wait for workers to have what it was wait for what it is, if files were only added;
-    /// else they hear that it was replaced.
+    /// A dataset has other content now. Those that wait for workers to have what it was wait for
+    /// what it is, if files were only added; else they hear that it was replaced.
     pub(super) fn supersede(&mut self, replaced: &Dataset, dataset: &Dataset) {
         let is_added = self.is_within(&dataset.cache, &replaced.digest);
         let mut waiting = Vec::new();
@@ -194,7 +209,9 @@ impl Step<'_> {
         let mut gone = Vec::new();
         for putting in self.datasets.puts.values().filter(|putting| !putting.is_coming()) {
             let missing = putting.missing().filter(|worker| self.facts.worker(*worker).is_none());
-            gone.extend(missing.map(|worker| (putting.manifest_id(), worker, putting.cache.clone())));
+            gone.extend(
+                missing.map(|worker| (putting.manifest_id(), worker, putting.cache.clone())),
+            );
         }
         for (version, worker, cache) in gone {
             let result = CachePutResult::failed(cache.as_str(), "the worker is gone");
@@ -209,7 +226,8 @@ impl Step<'_> {
         let missing: Vec<WorkerId> =
             waiting.flat_map(|putting| putting.missing().collect::<Vec<_>>()).collect();
         for worker in missing {
-            let result = CachePutResult::failed(dataset.cache.as_str(), "the dataset was removed meanwhile");
+            let result =
+                CachePutResult::failed(dataset.cache.as_str(), "the dataset was removed meanwhile");
             self.tell_putters(dataset.version, worker, &result);
         }
     }

@@ -1,5 +1,5 @@
-//! What operators ask about datasets (docs/protocol.md, "Questions"): which there are, who holds them, whether they are as they were put,
-//! and what is to become of them.
+//! What operators ask about datasets (docs/protocol.md, "Questions"): which there are, who holds
+//! them, whether they are as they were put, and what is to become of them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::held::{AtWorker, NotHeld};
 use super::{BlobId, DatasetAction, Says, Step};
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    self, AtWorkerState, FileRow, Inspected, Pushed, PutRow, Removed, DatasetPage, DatasetRow, DatasetShown,
-    WorkerInspected,
+    self, AtWorkerState, DatasetPage, DatasetRow, DatasetShown, FileRow, Inspected, Pushed, PutRow,
+    Removed, WorkerInspected,
 };
 use crate::core::Event;
 use crate::core::dataset::Dataset;
@@ -24,7 +24,7 @@ use crate::leader::Asked;
 use crate::leader::ask::LISTED_MAX;
 use crate::leader::questions::written;
 use crate::model::CachePutResult;
-use crate::store::verify::{VerifyRequest, Verified};
+use crate::store::verify::{Verified, VerifyRequest};
 
 /// A question whether a dataset is as it was put, on its way.
 #[derive(Debug)]
@@ -84,14 +84,15 @@ impl Step<'_> {
 
     /// `dataset.rm`: answered when it is gone.
     fn ask_dataset_rm(&mut self, by: Asked, cache_id: &str) {
-        let asked =
-            self.dataset_asked(cache_id).and_then(|dataset| match self.facts.staged_for(&dataset.cache) {
+        let asked = self.dataset_asked(cache_id).and_then(|dataset| {
+            match self.facts.staged_for(&dataset.cache) {
                 Some(job) => Err(format!(
                     "{} is the inputs of job {job} and goes with it: cancel the job",
                     dataset.cache
                 )),
                 None => Ok(dataset.cache.clone()),
-            });
+            }
+        });
         match asked {
             Ok(cache) => {
                 self.datasets.removals.entry(cache.clone()).or_default().push(by);
@@ -106,7 +107,8 @@ impl Step<'_> {
         match self.dataset_asked(cache_id) {
             Ok(_) if self.datasets.library.is_listing() => self.answer_error(
                 by,
-                "the leader still reads what it kept before its start: ask again in a moment".to_owned(),
+                "the leader still reads what it kept before its start: ask again in a moment"
+                    .to_owned(),
             ),
             Ok(dataset) => self.dataset_verify(by, &dataset),
             Err(text) => self.answer_error(by, text),
@@ -122,17 +124,20 @@ impl Step<'_> {
 
     /// `dataset.ls`.
     fn dataset_ls(&self) -> DatasetPage {
-        let datasets = self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
-        let puts = self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
-            let manifest = putting.manifest.as_ref();
-            let lacking = manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
-            PutRow {
-                cache_id: putting.cache.as_str().to_owned(),
-                received: putting.received,
-                bytes: putting.bytes(),
-                lacking: lacking.map_or(0, |(_, bytes)| bytes),
-            }
-        });
+        let datasets =
+            self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+        let puts =
+            self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
+                let manifest = putting.manifest.as_ref();
+                let lacking =
+                    manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
+                PutRow {
+                    cache_id: putting.cache.as_str().to_owned(),
+                    received: putting.received,
+                    bytes: putting.bytes(),
+                    lacking: lacking.map_or(0, |(_, bytes)| bytes),
+                }
+            });
         let more = self.facts.datasets().nth(LISTED_MAX).is_some();
         DatasetPage { datasets, puts: puts.collect(), more }
     }
@@ -176,13 +181,16 @@ impl Step<'_> {
                 || at.not_held.contains_key(&dataset.cache)
                 || at.push_of(&dataset.cache).is_some()
         };
-        workers.extend(self.datasets.workers.iter().filter(|(_, at)| has(at)).map(|(worker, _)| *worker));
+        workers.extend(
+            self.datasets.workers.iter().filter(|(_, at)| has(at)).map(|(worker, _)| *worker),
+        );
         let mut shown: Vec<(WorkerId, answers::AtWorker)> = workers
             .into_iter()
             .map(|worker| {
                 let at = self.datasets.workers.get(&worker).unwrap_or(&nobody);
                 let push = at.push_of(&dataset.cache);
-                let gone = at.not_held.get(&dataset.cache).filter(|(digest, _)| *digest == dataset.digest);
+                let gone =
+                    at.not_held.get(&dataset.cache).filter(|(digest, _)| *digest == dataset.digest);
                 let (state, done, total, text) = if at.conn.is_none() {
                     (AtWorkerState::Away, 0, dataset.bytes, "")
                 } else if let Some(push) = push {
@@ -219,7 +227,8 @@ impl Step<'_> {
         shown
     }
 
-    /// A manifest was read, or could not be: who asked for the files of its dataset hears what is known.
+    /// A manifest was read, or could not be: who asked for the files of its dataset hears what is
+    /// known.
     pub(super) fn answer_statuses(&mut self, version: Uuid) {
         for (cache, by) in self.datasets.statuses.remove(&version).unwrap_or_default() {
             let answered = match self.facts.dataset(&cache) {
@@ -231,7 +240,8 @@ impl Step<'_> {
     }
 
     fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> DatasetShown {
-        let workers = self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect();
+        let workers =
+            self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect();
         let manifest = self.manifest_of(dataset.version);
         let files = manifest.as_ref().map(|manifest| manifest.files()).unwrap_or_default();
         let names = files.iter().take(LISTED_MAX).map(|file| FileRow {
@@ -257,7 +267,8 @@ impl Step<'_> {
         let target = target.unwrap_or_else(|| dataset.target.to_string());
         worker_patterns(&target).map_err(|error| format!("the target: {error}"))?;
         let workers = self.targets_for(&Dataset { target: target.into(), ..(*dataset).clone() });
-        let held = workers.iter().filter(|worker| self.ask_to_hold(**worker, &dataset).is_some()).count();
+        let held =
+            workers.iter().filter(|worker| self.ask_to_hold(**worker, &dataset).is_some()).count();
         Ok(Pushed { targets: workers.len() as u64, held: held as u64 })
     }
 
@@ -295,7 +306,8 @@ impl Step<'_> {
         }
         let holds = |at: &AtWorker| at.held_of(&dataset.cache).is_some();
         // A classic worker cannot be asked.
-        let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
+        let workers =
+            self.datasets.workers.iter().filter(|(_, at)| at.classic.is_none() && holds(at));
         let holders: Vec<(WorkerId, ConnId)> =
             workers.filter_map(|(worker, at)| Some((*worker, at.conn?))).collect();
         for (worker, conn) in holders {
@@ -336,7 +348,12 @@ impl Step<'_> {
     }
 
     /// A worker has looked at a dataset because somebody asked. False if nobody did.
-    pub(super) fn inspected(&mut self, question: Uuid, worker: WorkerId, result: &CachePutResult) -> bool {
+    pub(super) fn inspected(
+        &mut self,
+        question: Uuid,
+        worker: WorkerId,
+        result: &CachePutResult,
+    ) -> bool {
         let Some(inspection) = self.datasets.inspections.get_mut(&question) else { return false };
         if let Some(said) = inspection.workers.get_mut(&worker) {
             *said = Some((result.status.as_str().to_owned(), result.message.clone()));
@@ -349,7 +366,9 @@ impl Step<'_> {
     pub(super) fn inspections_without(&mut self, worker: WorkerId) {
         for question in self.datasets.inspections.keys().copied().collect::<Vec<_>>() {
             let inspection = self.datasets.inspections.get_mut(&question);
-            if let Some(said) = inspection.and_then(|inspection| inspection.workers.get_mut(&worker)) {
+            if let Some(said) =
+                inspection.and_then(|inspection| inspection.workers.get_mut(&worker))
+            {
                 said.get_or_insert_with(|| ("FAILED".to_owned(), "the worker was lost".to_owned()));
             }
             self.inspection_if_over(question);
@@ -367,7 +386,12 @@ impl Step<'_> {
         let workers = inspection.workers.into_iter().map(|(worker, said)| {
             let (status, message) = said.unwrap_or_default();
             let name = self.facts.worker(worker).map(|known| known.name.to_string());
-            WorkerInspected { id: worker.to_string(), name: Some(name.unwrap_or_default()), status, message }
+            WorkerInspected {
+                id: worker.to_string(),
+                name: Some(name.unwrap_or_default()),
+                status,
+                message,
+            }
         });
         let inspected = Inspected {
             workers: workers.collect(),

@@ -1,5 +1,6 @@
-//! Datasets that are made of jobs' inputs (C01), for the agents of classic workers that have the jobs. Reading
-//! the inputs into packs is `leader::staging`'s matter; from there it is a put that nobody hears of.
+//! Datasets that are made of jobs' inputs (C01), for the agents of classic workers that have the
+//! jobs. Reading the inputs into packs is `leader::staging`'s matter; from there it is a put that
+//! nobody hears of.
 
 use chunking::dataset::pack::Layout;
 use chunking::message::Name;
@@ -26,8 +27,8 @@ impl Step<'_> {
         self.watch();
     }
 
-    /// A part of a dataset is damaged. The inputs are here as they came, and it is made of them anew; but not from under a worker that
-    /// reads it.
+    /// A part of a dataset is damaged. The inputs are here as they came, and it is made of them
+    /// anew; but not from under a worker that reads it.
     pub(super) fn staged_is_broken(&mut self, job: JobId, why: &str) {
         if self.facts.can_lose_its_inputs(job) {
             self.act(DatasetAction::NotStaged { job, why: why.to_owned() });
@@ -35,13 +36,15 @@ impl Step<'_> {
         }
     }
 
-    /// Datasets that are no job's inputs any more, as an earlier life ended.
+    /// Datasets that are not a job's inputs any more, as a previous run ended.
     pub(super) fn forget_stale_staged(&mut self) {
-        let datasets: Vec<CacheId> = self.facts.datasets().map(|dataset| dataset.cache.clone()).collect();
+        let datasets: Vec<CacheId> =
+            self.facts.datasets().map(|dataset| dataset.cache.clone()).collect();
         datasets.iter().for_each(|cache| self.staged(cache));
     }
 
-    /// A dataset is kept. If it is the inputs of a job that does not name it, as it ended meanwhile or is elsewhere, it goes again.
+    /// A dataset is kept. If it is the inputs of a job that does not name it, as it ended meanwhile
+    /// or is elsewhere, it goes again.
     pub(super) fn staged(&mut self, cache: &CacheId) {
         if self.facts.staged_for(cache).is_some_and(|job| !self.facts.names_its_inputs(job)) {
             self.tell(Event::RemoveDataset { cache: cache.clone() });

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use chunking::dataset::{Manifest, ManifestBuilder, Piece, sha256};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Have, Lacking, Name, Open, OpenFlags, Pack, PieceList, Purpose, Put, PutFlags, Reason, DatasetEntry, DatasetList,
-    DatasetState,
+    DatasetEntry, DatasetList, DatasetState, Have, Lacking, Name, Open, OpenFlags, Pack, PieceList,
+    Purpose, Put, PutFlags, Reason,
 };
 use chunking::{Bitmap, Codec, Digest, DigestKind};
 
@@ -182,7 +182,14 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (books, proposed, done) = (Books::default(), Vec::new(), Vec::new());
-        Bench { datasets: Datasets::new(GRACE), books, now: Micros(1), proposed, holding: BTreeMap::new(), done }
+        Bench {
+            datasets: Datasets::new(GRACE),
+            books,
+            now: Micros(1),
+            proposed,
+            holding: BTreeMap::new(),
+            done,
+        }
     }
 
     /// Gives what was done about an event.
@@ -197,10 +204,14 @@ impl Bench {
             self.done.extend(brief(&action));
             match action {
                 DatasetAction::Expect { blob, open, .. } => {
-                    self.books.blobs.insert(blob, KnownBlob { bytes: open.size, has_arrived: false });
+                    self.books
+                        .blobs
+                        .insert(blob, KnownBlob { bytes: open.size, has_arrived: false });
                 }
                 DatasetAction::KeepManifest { blob, bytes, .. } => {
-                    self.books.blobs.insert(blob, KnownBlob { bytes: bytes.len() as u64, has_arrived: true });
+                    self.books
+                        .blobs
+                        .insert(blob, KnownBlob { bytes: bytes.len() as u64, has_arrived: true });
                     self.handle(DatasetEvent::Arrived { blob });
                 }
                 DatasetAction::Forget { blob } => {
@@ -252,7 +263,13 @@ impl Bench {
         self.on(DatasetEvent::Put { conn: CLIENT, request: id(request), put })
     }
 
-    fn replace(&mut self, request: u128, of: &Manifest, version: u128, target: &str) -> Vec<String> {
+    fn replace(
+        &mut self,
+        request: u128,
+        of: &Manifest,
+        version: u128,
+        target: &str,
+    ) -> Vec<String> {
         let flags = PutFlags::REPLACE;
         let put = Put { flags, ..put_of(&cache("set"), of, id(version), &name(target)) };
         self.on(DatasetEvent::Put { conn: CLIENT, request: id(request), put })
@@ -290,7 +307,12 @@ impl Bench {
 
     fn announce(&mut self, request: u128, pack: u128, texts: &[&str]) -> Vec<String> {
         let says = Pack { pieces: PieceList::new(layout(texts).pieces().to_vec()) };
-        self.on(DatasetEvent::PackAnnounced { conn: CLIENT, pack: id(pack), request: id(request), says })
+        self.on(DatasetEvent::PackAnnounced {
+            conn: CLIENT,
+            pack: id(pack),
+            request: id(request),
+            says,
+        })
     }
 
     /// The manifest of a put comes.
@@ -319,25 +341,42 @@ impl Bench {
     /// A heft worker joins, and says what it has.
     fn worker(&mut self, n: u64, has: &[(&str, Digest)]) -> Vec<String> {
         let (worker, conn) = (worker(n), ConnId(n));
-        let known = KnownWorker { name: String::new(), patterns: vec![ALL.to_owned()], datasets: true };
+        let known =
+            KnownWorker { name: String::new(), patterns: vec![ALL.to_owned()], datasets: true };
         self.books.workers.insert(worker, known);
-        self.handle(DatasetEvent::WorkerJoined { conn, worker, host: None, kind: WorkerKind::Ours });
+        self.handle(DatasetEvent::WorkerJoined {
+            conn,
+            worker,
+            host: None,
+            kind: WorkerKind::Ours,
+        });
         let datasets = has.iter().map(|(dataset, digest)| DatasetEntry {
             state: DatasetState::Held,
             digest: *digest,
             cache_id: name(dataset),
             text: "".into(),
         });
-        let have = Have { anew: 1, budget: 1 << 30, used: 0, datasets: DatasetList::new(datasets.collect()) };
+        let have = Have {
+            anew: 1,
+            budget: 1 << 30,
+            used: 0,
+            datasets: DatasetList::new(datasets.collect()),
+        };
         self.on(DatasetEvent::WorkerHas { conn, worker, have })
     }
 
     /// A classic worker joins.
     fn classic_worker(&mut self, n: u64, host: IpAddr) -> Vec<String> {
         let (worker, conn) = (worker(n), ConnId(n));
-        let known = KnownWorker { name: String::new(), patterns: vec![ALL.to_owned()], datasets: false };
+        let known =
+            KnownWorker { name: String::new(), patterns: vec![ALL.to_owned()], datasets: false };
         self.books.workers.insert(worker, known);
-        self.on(DatasetEvent::WorkerJoined { conn, worker, host: Some(host), kind: WorkerKind::Classic })
+        self.on(DatasetEvent::WorkerJoined {
+            conn,
+            worker,
+            host: Some(host),
+            kind: WorkerKind::Classic,
+        })
     }
 
     fn lacks(&mut self, n: u64, version: u128, lack: Lack) -> Vec<String> {
@@ -372,7 +411,9 @@ fn worker(n: u64) -> WorkerId {
 fn brief(action: &DatasetAction) -> Option<String> {
     Some(match action {
         DatasetAction::Say { conn, says, .. } => match says {
-            Says::Lack(lack) => format!("to {conn}: you lack {:?}, {} bytes", lack.what, lack.bytes),
+            Says::Lack(lack) => {
+                format!("to {conn}: you lack {:?}, {} bytes", lack.what, lack.bytes)
+            }
             Says::Spread(spread) => format!(
                 "to {conn}: {:?}, {} of {} have it, {} missing",
                 spread.stage,
@@ -381,15 +422,20 @@ fn brief(action: &DatasetAction) -> Option<String> {
                 spread.missing
             ),
             Says::Hold(hold) => {
-                let counts =
-                    if hold.flags.has(chunking::message::HoldFlags::COMMITTED) { "" } else { " soon" };
+                let counts = if hold.flags.has(chunking::message::HoldFlags::COMMITTED) {
+                    ""
+                } else {
+                    " soon"
+                };
                 format!("to {conn}: hold {}{counts}", hold.cache_id.as_str())
             }
             Says::Release(release) => format!("to {conn}: release {}", release.cache_id.as_str()),
             Says::Pack(pack) => format!("to {conn}: a pack of {}", pack.pieces.as_slice().len()),
             Says::Inspect(inspect) => format!("to {conn}: inspect {}", inspect.cache_id.as_str()),
         },
-        DatasetAction::Refuse { conn, refusal, .. } => format!("to {conn}: refused, {}", refusal.text()),
+        DatasetAction::Refuse { conn, refusal, .. } => {
+            format!("to {conn}: refused, {}", refusal.text())
+        }
         DatasetAction::CacheAck { conn, result, .. } => {
             format!("to {conn}: {} {}", result.status.as_str(), result.message)
         }
@@ -408,7 +454,9 @@ fn brief(action: &DatasetAction) -> Option<String> {
         }
         DatasetAction::NotStaged { why, .. } => format!("not staged: {why}"),
         DatasetAction::Accept { conn, blob, .. } => format!("to {conn}: bring {}", number(*blob)),
-        DatasetAction::TurnAway { conn, blob } => format!("to {conn}: {} is not expected", number(*blob)),
+        DatasetAction::TurnAway { conn, blob } => {
+            format!("to {conn}: {} is not expected", number(*blob))
+        }
         DatasetAction::KeepManifest { blob, .. } => format!("keep {}", number(*blob)),
         DatasetAction::Attach { conn, blob, .. } => format!("to {conn}: blob {}", number(*blob)),
         DatasetAction::Detach { conn, blob } => format!("no more of {} to {conn}", number(*blob)),

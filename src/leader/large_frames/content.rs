@@ -1,4 +1,5 @@
-//! One content of a large frame while it comes: in memory as long as it is small, else as the chunks of a blob.
+//! One content of a large frame while it comes: in memory as long as it is small, else as the
+//! chunks of a blob.
 
 use bytes::Bytes;
 use chunking::message::Purpose;
@@ -16,8 +17,8 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 /// All files that stay in a request together, so that it fits a frame in base64.
 const FILE_BYTES_SUM_MAX: usize = 2 * 1024 * 1024;
 
-/// All texts of a result that stay in memory while it comes. Those that fit a frame stay in the result, as a client without transfers gets
-/// nothing else of them.
+/// All texts of a result that stay in memory while it comes. Those that fit a frame stay in the
+/// result, as a client without transfers gets nothing else of them.
 const TEXT_BYTES_SUM_MAX: usize = chunking::limits::FRAME_BODY_BYTES_MAX as usize;
 
 /// What a content is.
@@ -45,7 +46,6 @@ impl Held {
     }
 }
 
-/// One content.
 #[derive(Debug)]
 pub(super) struct Content {
     sort: Sort,
@@ -85,7 +85,8 @@ impl Content {
         let held = held.of(self.sort);
         let fits = match self.sort {
             Sort::File => {
-                self.inline.len() + bytes.len() <= FILE_BYTES_MAX && *held + bytes.len() <= FILE_BYTES_SUM_MAX
+                self.inline.len() + bytes.len() <= FILE_BYTES_MAX
+                    && *held + bytes.len() <= FILE_BYTES_SUM_MAX
             }
             Sort::Text => *held + bytes.len() <= TEXT_BYTES_SUM_MAX,
         };
@@ -172,7 +173,9 @@ pub(in crate::leader) fn gather_chunks(
 fn head_of(text: &[u8]) -> String {
     let head = text.get(..TEXT_HEAD_BYTES).unwrap_or(text);
     let head = match str::from_utf8(head) {
-        Err(error) if error.error_len().is_none() => head.get(..error.valid_up_to()).unwrap_or_default(),
+        Err(error) if error.error_len().is_none() => {
+            head.get(..error.valid_up_to()).unwrap_or_default()
+        }
         Ok(_) | Err(_) => head,
     };
     String::from_utf8_lossy(head).into_owned()
@@ -202,6 +205,9 @@ mod tests {
         assert_eq!(head_of(b"short"), "short");
         let odd = [b"a".as_slice(), &[0xFF], &b"b".repeat(TEXT_HEAD_BYTES)].concat();
         let head = head_of(&odd);
-        assert!(head.starts_with("a\u{FFFD}bb") && head.ends_with("bb"), "what is no UTF-8 is marked");
+        assert!(
+            head.starts_with("a\u{FFFD}bb") && head.ends_with("bb"),
+            "what is not UTF-8 is marked"
+        );
     }
 }

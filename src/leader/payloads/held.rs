@@ -1,5 +1,6 @@
-//! The payloads of jobs and results: in memory, and, where there is a log, in it. What the log has need not stay in memory: those
-//! that were used last do, as far as there is room, and the others are read again when they are needed.
+//! The payloads of jobs and results: in memory, and, where there is a log, in it. What the log has
+//! need not stay in memory: those that were used last do, as far as there is room, and the others
+//! are read again when they are needed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +21,6 @@ pub(in crate::leader) const UNLOGGED_BYTES_MAX: u64 = 512 << 20;
 /// The payload of a job.
 #[derive(Clone, Debug)]
 pub(in crate::leader) struct Input {
-    /// Its bytes.
     pub(in crate::leader) payload: Summed,
     /// Whether a client that announced itself wrote it.
     pub(in crate::leader) from_ours: bool,
@@ -35,8 +35,8 @@ struct Slot {
     /// The CRC-32 that it came with.
     crc: u32,
     from_ours: bool,
-    /// Whether it was used before. Whoever got it then would have found it damaged, so it is looked at before it is used
-    /// again.
+    /// Whether it was used before. Whoever got it then would have found it damaged, so it is looked
+    /// at before it is used again.
     used: bool,
     /// Whether it cannot be read any more.
     lost: bool,
@@ -102,7 +102,6 @@ impl PayloadStore {
         }
     }
 
-    /// For operators.
     pub(in crate::leader) fn describe(&self) -> Payloads {
         Payloads { payload_bytes: self.input_bytes, result_bytes: self.result_bytes }
     }
@@ -122,7 +121,8 @@ impl PayloadStore {
         self.unlogged_bytes
     }
 
-    /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the job is refused.
+    /// Keeps the payload of a job. A job that is known keeps the one it has: it is the same, or the
+    /// job is refused.
     pub(in crate::leader) fn keep_input(&mut self, job: JobId, input: Input) {
         if !self.inputs.contains_key(&job) {
             self.input_bytes += input.payload.len() as u64;
@@ -206,7 +206,8 @@ impl PayloadStore {
         }
     }
 
-    /// The log has a payload elsewhere. One that came in its place meanwhile lies where it was written.
+    /// The log has a payload elsewhere. One that came in its place meanwhile lies where it was
+    /// written.
     pub(in crate::leader) fn moved(&mut self, key: Key, from: &Place, to: Place) {
         if let Some(slot) = self.slot_mut(key).filter(|slot| slot.place.as_ref() == Some(from)) {
             slot.place = Some(to);
@@ -230,8 +231,9 @@ impl PayloadStore {
         }
     }
 
-    /// A payload is about to be used. If it was used before, or nobody after us can, it is compared with its checksum:
-    /// what is not sound in memory is read from the log again. An error says that the log has none.
+    /// A payload is about to be used. If it was used before, or nobody after us can, it is compared
+    /// with its checksum: what is not sound in memory is read from the log again. An error says
+    /// that the log has none.
     pub(in crate::leader) fn look_at(&mut self, key: Key, ends_here: bool) -> Result<(), String> {
         let Some(slot) = self.slot_mut(key) else { return Ok(()) };
         let (crc, is_logged) = (slot.crc, slot.place.is_some());
@@ -270,7 +272,9 @@ impl PayloadStore {
     /// Lets go of what the log has, as far as there is too much of it.
     pub(in crate::leader) fn settle(&mut self) {
         for _ in 0..self.order.len() {
-            let Some(key) = self.order.front().copied().filter(|_| self.warm_bytes > WARM_BYTES_MAX) else {
+            let Some(key) =
+                self.order.front().copied().filter(|_| self.warm_bytes > WARM_BYTES_MAX)
+            else {
                 break;
             };
             self.order.pop_front();
@@ -336,14 +340,21 @@ mod tests {
         store.keep_input(job, input);
         let result = store.keep_result(Bytes::from_static(b"defgh").into());
         assert_eq!(
-            (store.input_bytes(), store.result_bytes(), store.result(result).map(|result| result.len())),
+            (
+                store.input_bytes(),
+                store.result_bytes(),
+                store.result(result).map(|result| result.len())
+            ),
             (3, 5, Some(5))
         );
         store.forget_input(job);
         store.forget_input(job);
         store.forget_result(result);
         store.forget_result(result);
-        assert_eq!((store.input_bytes(), store.result_bytes(), store.input(job).is_none()), (0, 0, true));
+        assert_eq!(
+            (store.input_bytes(), store.result_bytes(), store.input(job).is_none()),
+            (0, 0, true)
+        );
         assert_eq!((store.warm_bytes, store.warm.len(), store.unlogged_bytes), (0, 0, 0));
     }
 

@@ -94,7 +94,8 @@ impl<T> Payloads<T> {
                 self.lose(*key, why);
             }
         }
-        let away: Vec<Key> = keys.iter().copied().filter(|key| self.held.away(*key).is_some()).collect();
+        let away: Vec<Key> =
+            keys.iter().copied().filter(|key| self.held.away(*key).is_some()).collect();
         if away.is_empty() {
             return self.actions.push_back(PayloadAction::Ready(task));
         }
@@ -129,7 +130,8 @@ impl<T> Payloads<T> {
 
     /// Has payloads read, as far as few enough are.
     fn read_on(&mut self) {
-        while self.reading.len() < READS_MAX && self.reading.values().sum::<u64>() < READ_BYTES_MAX {
+        while self.reading.len() < READS_MAX && self.reading.values().sum::<u64>() < READ_BYTES_MAX
+        {
             let Some(key) = self.to_read.pop_front() else { break };
             match self.held.away(key) {
                 Some(place) => {
@@ -170,11 +172,15 @@ mod tests {
     fn away(count: u128) -> (Payloads<&'static str>, Vec<Key>, Bytes) {
         let payload = Bytes::from(vec![7; LEN as usize]);
         let mut payloads = Payloads::default();
-        let keys: Vec<Key> = (0..count).map(|number| Key::Input(JobId(Uuid::from_u128(number)))).collect();
+        let keys: Vec<Key> =
+            (0..count).map(|number| Key::Input(JobId(Uuid::from_u128(number)))).collect();
         for (offset, key) in (0..).zip(&keys) {
             let Key::Input(job) = key else { continue };
-            payloads.held.keep_input(*job, Input { payload: payload.clone().into(), from_ours: true });
-            let place = Place { file: FileNo::log(1), offset, len: LEN, crc: crc32fast::hash(&payload) };
+            payloads
+                .held
+                .keep_input(*job, Input { payload: payload.clone().into(), from_ours: true });
+            let place =
+                Place { file: FileNo::log(1), offset, len: LEN, crc: crc32fast::hash(&payload) };
             payloads.held.placed(*key, place);
         }
         // One more, so that all of those go.
@@ -209,7 +215,11 @@ mod tests {
         assert_eq!(all(&mut payloads), [PayloadAction::Ready("one")]);
         payloads.was_read(keys[1], Ok(payload));
         assert_eq!(all(&mut payloads), [PayloadAction::Ready("both")]);
-        assert!(payloads.wanted.is_empty() && payloads.waiting.is_empty() && payloads.reading.is_empty());
+        assert!(
+            payloads.wanted.is_empty()
+                && payloads.waiting.is_empty()
+                && payloads.reading.is_empty()
+        );
     }
 
     #[test]
@@ -222,7 +232,8 @@ mod tests {
         while let Some(key) = reading.pop_front() {
             payloads.was_read(key, Ok(payload.clone()));
             let actions = all(&mut payloads);
-            done += actions.iter().filter(|action| matches!(action, PayloadAction::Ready(_))).count();
+            done +=
+                actions.iter().filter(|action| matches!(action, PayloadAction::Ready(_))).count();
             reading.extend(reads(&actions));
             assert!(reading.len() <= 4);
         }

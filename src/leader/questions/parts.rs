@@ -1,9 +1,11 @@
-//! How an answer gets into frames: long texts are cut, and lists that do not fit one frame come in parts. What a peer can make grow
-//! (names, patterns, lists) can so make no answer that is never sent.
+//! How an answer gets into frames: long texts are cut, and lists that do not fit one frame come in
+//! parts. What a peer can make grow (names, patterns, lists) can so make no answer that is never
+//! sent.
 
 use serde_json::{Map, Value};
 
-/// A text in an answer is cut to so many bytes. Ids and names of sound peers are far shorter, and so are the texts for people.
+/// A text in an answer is cut to so many bytes. Ids and names of sound peers are far shorter, and
+/// so are the texts for people.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// Bytes of one part. A frame takes four times as much, but it is held as a whole by both ends.
@@ -98,7 +100,9 @@ mod tests {
     fn joined(parts: &[String]) -> Value {
         let mut whole = Map::new();
         for part in parts {
-            let Ok(Value::Object(part)) = serde_json::from_str(part) else { panic!("an object: {part:.80}") };
+            let Ok(Value::Object(part)) = serde_json::from_str(part) else {
+                panic!("an object: {part:.80}")
+            };
             for (name, value) in part {
                 match (whole.get_mut(&name), value) {
                     (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
@@ -113,7 +117,8 @@ mod tests {
     fn a_small_answer_is_one_part_and_a_large_one_is_the_same_when_it_is_joined() {
         let small = json!({"a": [1, 2], "b": {"c": "text"}});
         assert_eq!(parts(small.clone()), [small.to_string()]);
-        let items: Vec<Value> = (0..5000).map(|n| json!({"id": n, "name": "x".repeat(900)})).collect();
+        let items: Vec<Value> =
+            (0..5000).map(|n| json!({"id": n, "name": "x".repeat(900)})).collect();
         let large = json!({"items": items, "none": [], "leader": {"up": 1}, "more": false});
         let parts = parts(large.clone());
         assert!(parts.len() >= 5 && parts.iter().all(|part| part.len() <= PART_BYTES_MAX + 100));

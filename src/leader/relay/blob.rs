@@ -1,4 +1,5 @@
-//! One blob on its way through the leader: what has come of it, what of that is here, who brings it and who gets it.
+//! One blob on its way through the leader: what has come of it, what of that is here, who brings it
+//! and who gets it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use uuid::Uuid;
 
 use super::Out;
 use super::chunks::Chunks;
-use super::seal::Leftover;
 use super::on_disk::{OnDisk, Seal};
 use super::ruling::Ruling;
+use super::seal::Leftover;
 use crate::answers::{BlobRow, BlobState};
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::wire::{Receiving, SendPhase, Sending};
@@ -25,8 +26,8 @@ pub(super) struct Up {
     pub(super) outstanding: u32,
     /// Chunks that have begun to come.
     pub(super) arriving: u32,
-    /// Chunks that were to have come before its last Done, and of which nothing was seen. If one does come, it is no
-    /// breach of the window; it has no buffer waiting for it, either.
+    /// Chunks that were to have come before its last Done, and of which nothing was seen. If one
+    /// does come, it is no breach of the window; it has no buffer waiting for it, either.
     pub(super) written_off: u32,
     /// Whether it was silent so long that its window was given to it once more.
     pub(super) nudged: bool,
@@ -105,7 +106,8 @@ impl Down {
         }
     }
 
-    /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones of the very same.
+    /// It is sent a chunk now. Gives how many of its bytes it has already, if it has the first ones
+    /// of the very same.
     pub(super) fn goes_on_from(&mut self, index: u32, head: &ChunkHead, len: usize) -> u32 {
         self.elsewhere.remove(&index);
         self.sending.goes_on_from(index, head, len)
@@ -127,14 +129,13 @@ impl Down {
 pub(super) enum Route {
     /// On to who gets it, while they come if that can be.
     Forward,
-    /// On to who gets it, each when it is whole: one broke off while it was spliced, what came of that was lost, and is not to
-    /// be the next time.
+    /// On to who gets it, each when it is whole: one broke off while it was spliced, what came of
+    /// that was lost, and is not to be the next time.
     Whole,
     /// What came stays here, whoever got it.
     Stay,
 }
 
-/// A blob.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
     /// As it was opened, or as a request named it.
@@ -202,13 +203,14 @@ impl Blob {
         self.downs.iter().any(|down| !down.sending.is_arrived())
     }
 
-    /// What it hashes to, unless that is in doubt and somebody is there to say it again. If nobody is, who checks it says
-    /// what it makes of it.
+    /// What it hashes to, unless that is in doubt and somebody is there to say it again. If nobody
+    /// is, who checks it says what it makes of it.
     pub(super) fn certain_digest(&self) -> Option<Digest> {
         self.ruling.digest().filter(|_| !self.ruling.is_doubted() || self.can_ask().is_none())
     }
 
-    /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here is for them.
+    /// Whether those that get it wait for who brings it: it is not whole, and nothing that is here
+    /// is for them.
     pub(super) fn waits_for_sender(&self) -> bool {
         let lacks = |down: &Down| self.chunks.from(0).any(|(index, _)| down.lacks(index));
         let is_whole = self.came.is_complete() && self.certain_digest().is_some();
@@ -287,10 +289,13 @@ impl Blob {
         self.downs.iter_mut().for_each(|down| down.sending.begin_anew());
     }
 
-    /// Chunks that came once, are not here any more, and that somebody lacks: they have to come again.
+    /// Chunks that came once, are not here any more, and that somebody lacks: they have to come
+    /// again.
     pub(super) fn ask_again(&mut self) -> Ranges {
         let mut gone = Bitmap::new(self.came.plan().count());
-        for down in self.downs.iter().filter(|down| down.sending.is_granted() && !down.sending.is_arrived()) {
+        for down in
+            self.downs.iter().filter(|down| down.sending.is_granted() && !down.sending.is_arrived())
+        {
             gone.insert_all(&down.sending.sent().missing());
         }
         let mut again = Bitmap::new(gone.count());

@@ -1,4 +1,5 @@
-//! What is here of a blob: its chunks in memory, on the disk and on their way there, and the place that is kept for the rest.
+//! What is here of a blob: its chunks in memory, on the disk and on their way there, and the place
+//! that is kept for the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,8 +178,16 @@ impl Chunks {
     }
 
     /// A chunk was written, and may stay in memory beside; or was not, and has to.
-    pub(super) fn written(&mut self, totals: &mut Totals, index: u32, is_written: bool, stays: bool) {
-        let Some(Place::Writing(bytes)) = self.get(index).map(|chunk| chunk.place.clone()) else { return };
+    pub(super) fn written(
+        &mut self,
+        totals: &mut Totals,
+        index: u32,
+        is_written: bool,
+        stays: bool,
+    ) {
+        let Some(Place::Writing(bytes)) = self.get(index).map(|chunk| chunk.place.clone()) else {
+            return;
+        };
         let place = match (is_written, stays) {
             (true, true) => Place::Cached(bytes),
             (true, false) => Place::Disk,
@@ -237,7 +246,11 @@ mod tests {
         chunks.written(&mut totals, 1, false, true);
         chunks.written(&mut totals, 1, true, true);
         assert_eq!((totals.in_memory, chunks.writing()), (2, 0));
-        assert_eq!(chunks.unwritten().collect::<Vec<_>>(), [1], "only what is being written can be written");
+        assert_eq!(
+            chunks.unwritten().collect::<Vec<_>>(),
+            [1],
+            "only what is being written can be written"
+        );
         chunks.uncache(&mut totals, |_| true);
         assert_eq!((totals.in_memory, chunks.in_memory()), (1, 1));
         chunks.remove(&mut totals, 1);
@@ -250,7 +263,8 @@ mod tests {
 
     #[test]
     fn more_than_was_kept_for_it_takes_nothing_from_others() {
-        let (mut totals, mut chunks) = (Totals { reserved: 3, ..Totals::default() }, Chunks::default());
+        let (mut totals, mut chunks) =
+            (Totals { reserved: 3, ..Totals::default() }, Chunks::default());
         chunks.reserve(&mut totals, 4);
         chunks.insert(&mut totals, 0, chunk(5, |_| Place::Disk));
         assert_eq!((totals.reserved, totals.bytes), (3, 5));

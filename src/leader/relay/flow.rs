@@ -33,7 +33,8 @@ const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// A sender hears that its receiver is slow when nothing has moved for so long.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// A worker does not wait longer for inputs for which there is no room here: another job may have its place meanwhile.
+/// A worker does not wait longer for inputs for which there is no room here: another job may have
+/// its place meanwhile.
 const NO_ROOM_AFTER: Duration = Duration::from_secs(1);
 
 /// A sender that uses nothing of its window for so long may have lost it.
@@ -46,12 +47,14 @@ pub(super) struct Windows {
     pub(super) hungry: Queue<BlobId>,
     /// Blobs that wanted one and could not have it.
     pub(super) waiting: Queue<BlobId>,
-    /// Connections for which nothing could be read from the disk, as all buffers were in use or promised.
+    /// Connections for which nothing could be read from the disk, as all buffers were in use or
+    /// promised.
     starved: Queue<ConnId>,
 }
 
 impl Relay {
-    /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take it yet.
+    /// Gives a chunk that has come to those that wait for it; keeps it for those that cannot take
+    /// it yet.
     pub(super) fn pass_on(&mut self, id: BlobId, index: u32, head: ChunkHead, bytes: Bytes) {
         let now = self.now;
         let Relay { blobs, lines, out, lagging, .. } = self;
@@ -88,8 +91,10 @@ impl Relay {
         let mut lacking = blob.downs.iter().filter(|down| down.lacks(index));
         lacking.all(|down| {
             let has_room = self.lines.get(down.conn).is_none_or(Line::has_room);
-            let goes_at_once = down.sending.window() > 0 && has_room && !self.lagging.lags(down.conn);
-            goes_at_once && !comes_later(down, index, &blob.chunks, &blob.came, blob.up.as_ref(), self.now)
+            let goes_at_once =
+                down.sending.window() > 0 && has_room && !self.lagging.lags(down.conn);
+            goes_at_once
+                && !comes_later(down, index, &blob.chunks, &blob.came, blob.up.as_ref(), self.now)
         })
     }
 
@@ -109,7 +114,9 @@ impl Relay {
         let (now, spare) = (self.now, self.spare());
         let Relay { blobs, lines, out, pool, windows, lagging, .. } = self;
         let Some(Blob { downs, chunks, came, up, .. }) = blobs.get_mut(&id) else { return false };
-        let Some(down) = downs.iter_mut().find(|down| down.conn == conn && down.sending.is_granted()) else {
+        let Some(down) =
+            downs.iter_mut().find(|down| down.conn == conn && down.sending.is_granted())
+        else {
             return false;
         };
         let line = lines.at(conn);
@@ -152,7 +159,11 @@ impl Relay {
         let Some(digest) = blob.certain_digest() else { return };
         for down in blob.downs.iter_mut().filter(|down| down.sending.is_done_due()) {
             down.sending.on_done_sent();
-            self.out.push_back(Out::Say { conn: down.conn, blob: id, says: Says::Done(Done { digest }) });
+            self.out.push_back(Out::Say {
+                conn: down.conn,
+                blob: id,
+                says: Says::Done(Done { digest }),
+            });
         }
     }
 
@@ -200,8 +211,8 @@ impl Relay {
         self.spare().saturating_sub(BUFFERS_FOR_READING)
     }
 
-    /// How many chunks of one blob may be on their way or wait in memory: fewer as buffers get scarce, and never more than
-    /// a quarter of all.
+    /// How many chunks of one blob may be on their way or wait in memory: fewer as buffers get
+    /// scarce, and never more than a quarter of all.
     fn window(&self) -> u32 {
         let chunks = |buffers: usize| u32::try_from(buffers).unwrap_or(u32::MAX);
         let scarce = chunks(self.free() / 2).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
@@ -215,13 +226,16 @@ impl Relay {
         let (wanted, flowing) = (blob.wanted(), blob.passes_on());
         let waits_here = if flowing { blob.chunks.in_memory() } else { blob.chunks.writing() };
         let room = if flowing || blob.stays() { usize::MAX } else { self.spool_room() };
-        let Some(conn) = blob.up.as_ref().map(|up| up.conn).filter(|_| wanted > 0) else { return 0 };
+        let Some(conn) = blob.up.as_ref().map(|up| up.conn).filter(|_| wanted > 0) else {
+            return 0;
+        };
         let most = self.may_promise(conn);
         let Some(up) = self.up(conn, id) else { return 0 };
         if room == 0 || !flowing && !may_stay {
             return 0;
         }
-        let under_way = up.outstanding.saturating_add(u32::try_from(waits_here).unwrap_or(u32::MAX));
+        let under_way =
+            up.outstanding.saturating_add(u32::try_from(waits_here).unwrap_or(u32::MAX));
         let more = window.saturating_sub(under_way);
         let more = more.min(wanted).min(u32::try_from(room).unwrap_or(u32::MAX)).min(most);
         // A few at a time, unless nothing is on its way or these are the last.
@@ -233,7 +247,8 @@ impl Relay {
         more
     }
 
-    /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the others to wait, and why.
+    /// Hands out windows to those that bring, in turn, as long as there are buffers; tells the
+    /// others to wait, and why.
     pub(in crate::leader) fn pump(&mut self) {
         self.give_turns();
         self.supply_lines();
@@ -293,7 +308,8 @@ impl Relay {
 
     /// Time matters while something waits in memory, or somebody waits for something.
     fn arm(&mut self) {
-        let waits = self.totals.in_memory > 0 || self.has_transfers() || self.room.trouble.is_some();
+        let waits =
+            self.totals.in_memory > 0 || self.has_transfers() || self.room.trouble.is_some();
         let waits = waits || self.is_low() || self.senders_wait();
         if self.tick_at.is_none() && waits {
             self.tick_at = Some(self.now.plus(STUCK_AFTER));
@@ -310,11 +326,13 @@ impl Relay {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Whether more of a blob may wait here. One that stays here, as a result does, is let in as a whole, if it fits or no
-    /// other is on its way: so it can always come to its end, and the worker that brings it is free again, however full
-    /// the spool is of what waits for a worker. Inputs that stay are let in with all others of their job, if they fit: two
-    /// jobs with half of their inputs each would wait for each other. And they leave what gets free to a result that waits
-    /// for room, or each of them would take a piece of it and the result would never find enough at once.
+    /// Whether more of a blob may wait here. One that stays here, as a result does, is let in as a
+    /// whole, if it fits or no other is on its way: so it can always come to its end, and the
+    /// worker that brings it is free again, however full the spool is of what waits for a worker.
+    /// Inputs that stay are let in with all others of their job, if they fit: two jobs with half of
+    /// their inputs each would wait for each other. And they leave what gets free to a result that
+    /// waits for room, or each of them would take a piece of it and the result would never find
+    /// enough at once.
     fn may_stay(&mut self, id: BlobId) -> bool {
         let (full, trouble) = (self.full(), self.room.trouble.is_some());
         let behind = self.waits_behind_result(id);
@@ -331,7 +349,8 @@ impl Relay {
                 self.in_line.insert(id, reason);
                 return false;
             }
-            let (together, is_input, class) = (blob.together.clone(), blob.is_input(), blob.class());
+            let (together, is_input, class) =
+                (blob.together.clone(), blob.is_input(), blob.class());
             let together = together.unwrap_or_else(|| Arc::from([id]));
             let more = self.unreserved(&together);
             let taken = self.totals.bytes.saturating_add(self.totals.reserved).saturating_add(more);
@@ -350,8 +369,8 @@ impl Relay {
         !trouble
     }
 
-    /// Others wait for the place of inputs of which nothing has come for a long time, though whoever brings them is there: they
-    /// have to ask for it again.
+    /// Others wait for the place of inputs of which nothing has come for a long time, though
+    /// whoever brings them is there: they have to ask for it again.
     fn take_back_places(&mut self) {
         if self.in_line.is_empty() {
             return;
@@ -413,7 +432,9 @@ impl Relay {
             Some(_) | None if reason == Reason::POOL_FULL => {
                 "all buffers of the leader are in use".to_owned()
             }
-            Some(_) | None => format!("{}: waiting for a worker, or for jobs to end", self.why_spool_full()),
+            Some(_) | None => {
+                format!("{}: waiting for a worker, or for jobs to end", self.why_spool_full())
+            }
         }
     }
 
@@ -439,7 +460,8 @@ impl Relay {
         self.tick_at
     }
 
-    /// Moves what is stuck in memory to the disk where others wait for buffers; reports inputs that do not come on.
+    /// Moves what is stuck in memory to the disk where others wait for buffers; reports inputs that
+    /// do not come on.
     pub(in crate::leader) fn tick(&mut self) {
         let now = self.now;
         if self.tick_at.take_if(|due| *due <= now).is_none() {
@@ -466,22 +488,25 @@ impl Relay {
         let (mut stalled, mut slow) = (Vec::new(), Vec::new());
         let may_stall = |blob: &Blob| blob.is_flowing() && (!blob.stays() || blob.is_input());
         for (id, blob) in self.blobs.iter_mut().filter(|(_, blob)| may_stall(blob)) {
-            let is_sent = |down: &Down| self.lines.get(down.conn).is_some_and(|line| line.chunks_out > 0);
+            let is_sent =
+                |down: &Down| self.lines.get(down.conn).is_some_and(|line| line.chunks_out > 0);
             let is_sent_something = blob.downs.iter().any(is_sent);
             let moved_at = blob.downs.iter().map(|down| down.moved_at).max();
             let last = moved_at.into_iter().chain(blob.up.as_ref().map(|up| up.heard_at)).max();
-            // A chunk that comes slowly comes on: a connection that brings no bytes at all has an end of its own.
+            // A chunk that comes slowly comes on: a connection that brings no bytes at all has an
+            // end of its own.
             let is_coming = blob.up.as_ref().is_some_and(|up| up.arriving > 0);
             let is_still = !is_sent_something && !is_coming;
             let is_late = is_still && last.is_some_and(|last| last.plus(stall) <= now);
             let is_in_line = self.in_line.reason(*id).is_some();
             let no_place = is_in_line && blob.up.is_some() && blob.chunks.reserved().is_none();
-            let waits_for_room = no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
+            let waits_for_room =
+                no_place && last.is_some_and(|last| last.plus(NO_ROOM_AFTER) <= now);
             if is_late && blob.waits_for_sender() || is_still && waits_for_room {
                 stalled.push((*id, blob.owner()));
             }
-            let is_slow =
-                blob.chunks.in_memory() > 0 && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
+            let is_slow = blob.chunks.in_memory() > 0
+                && moved_at.is_some_and(|moved| moved.plus(SLOW_AFTER) <= now);
             if let Some(up) =
                 blob.up.as_mut().filter(|up| is_slow && up.outstanding == 0 && up.told.is_none())
             {
@@ -490,7 +515,13 @@ impl Relay {
             }
         }
         for (conn, id) in slow {
-            self.grant(conn, id, 0, Reason::SLOW_RECEIVER, "the worker takes nothing at the moment");
+            self.grant(
+                conn,
+                id,
+                0,
+                Reason::SLOW_RECEIVER,
+                "the worker takes nothing at the moment",
+            );
         }
         for (blob, owner) in stalled {
             self.out.push_back(Out::News(News::Stalled { blob, owner }));
@@ -500,8 +531,9 @@ impl Relay {
 }
 
 impl Relay {
-    /// A sender whose window is not used may have used it for chunks that could not be recognised: after a while it gets
-    /// it once more, until it is heard of again. It is not held against it if both are used.
+    /// A sender whose window is not used may have used it for chunks that could not be recognised:
+    /// after a while it gets it once more, until it is heard of again. It is not held against it if
+    /// both are used.
     fn nudge_the_silent(&mut self) {
         let now = self.now;
         let (mut nudged, mut written_off) = (Vec::new(), Vec::new());
@@ -509,8 +541,8 @@ impl Relay {
             let up = blob.up.as_mut().filter(|up| up.outstanding > 0);
             if let Some(up) = up.filter(|up| up.heard_at.plus(SILENT_AFTER) <= now) {
                 written_off.push((up.conn, up.write_off()));
-                // One that stays silent gets nothing more until it is heard of: what it has may still come, if there is
-                // room by then, and others need the buffers.
+                // One that stays silent gets nothing more until it is heard of: what it has may
+                // still come, if there is room by then, and others need the buffers.
                 if !std::mem::replace(&mut up.nudged, true) {
                     up.heard_at = now;
                     nudged.push(*id);

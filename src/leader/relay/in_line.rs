@@ -96,16 +96,21 @@ impl Relay {
     /// Bytes of the disk that inputs have, which they give back with the end of their jobs.
     fn inputs_on_disk(&self) -> u64 {
         let inputs = self.blobs.values().filter(|blob| blob.is_input());
-        inputs.map(|blob| if blob.disk.has_file() { blob.open.size } else { blob.disk.charged }).sum()
+        inputs
+            .map(|blob| if blob.disk.has_file() { blob.open.size } else { blob.disk.charged })
+            .sum()
     }
 
-    /// What a blob has to wait for as a result comes first, if it does. One that has its room on the
-    /// disk takes nothing of what the result waits for there.
+    /// What a blob has to wait for as a result comes first, if it does. One that has its room on
+    /// the disk takes nothing of what the result waits for there.
     pub(super) fn waits_behind_result(&self, id: BlobId) -> Option<Reason> {
         let (_, reason) = self.in_line.first()?;
-        let blob =
-            self.blobs.get(&id).filter(|blob| !blob.is_of_result() && blob.chunks.reserved().is_none())?;
-        let lacks_file = |id: &BlobId| self.blobs.get(id).is_some_and(|blob| blob.disk.lacks_room());
+        let blob = self
+            .blobs
+            .get(&id)
+            .filter(|blob| !blob.is_of_result() && blob.chunks.reserved().is_none())?;
+        let lacks_file =
+            |id: &BlobId| self.blobs.get(id).is_some_and(|blob| blob.disk.lacks_room());
         let lacks_room = match &blob.together {
             Some(together) => together.iter().any(lacks_file),
             None => blob.disk.lacks_room(),
@@ -121,7 +126,9 @@ impl Relay {
             false => "in the leader's spool (--spool-max)",
         };
         let first = self.first_in_words()?;
-        Some(format!("{first} waits for room {place}, and comes before uploads that have no place yet"))
+        Some(format!(
+            "{first} waits for room {place}, and comes before uploads that have no place yet"
+        ))
     }
 
     /// What uploads leave the room to, for people.
@@ -133,8 +140,9 @@ impl Relay {
 
     /// Why inputs of a job do not come, if they wait for room.
     pub(in crate::leader) fn why_inputs_wait(&self, job: JobId) -> Option<String> {
-        let is_of_job =
-            |id: &BlobId| self.blobs.get(id).is_some_and(|blob| blob.is_input() && blob.owner() == job);
+        let is_of_job = |id: &BlobId| {
+            self.blobs.get(id).is_some_and(|blob| blob.is_input() && blob.owner() == job)
+        };
         let (id, reason) = self.in_line.iter().find(|(id, _)| is_of_job(id))?;
         Some(self.why_full(id, reason))
     }
@@ -159,7 +167,8 @@ mod tests {
     const WORKER: ConnId = ConnId(1);
     const RESULT: u128 = 100;
 
-    /// The connection that brings an input: each has one of its own, as those of one share what it may send.
+    /// The connection that brings an input: each has one of its own, as those of one share what it
+    /// may send.
     fn client(number: u128) -> ConnId {
         ConnId(1_000 + u64::try_from(number).unwrap())
     }
@@ -182,7 +191,8 @@ mod tests {
         fn bring(&mut self, number: u128, purpose: Purpose, mib: u64) {
             let (id, size) = (Uuid::from_u128(number), mib * MIB);
             let owner = JobId(Uuid::from_u128(number));
-            let open = Open { purpose, flags: OpenFlags::KEEPS_SOURCE, ..announced(owner, "", size) };
+            let open =
+                Open { purpose, flags: OpenFlags::KEEPS_SOURCE, ..announced(owner, "", size) };
             self.0.expect(id, open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
             if purpose == Purpose::Input {
                 self.0.belong_together(&[id]);
@@ -233,7 +243,10 @@ mod tests {
         let (granted, waits) = rig.heard();
         assert_eq!(granted, [], "there is room for an upload, and it is not theirs");
         assert_eq!(waits.len(), 4);
-        assert!(waits[1..].iter().all(|why| why.contains("a part of the result of job")), "{waits:?}");
+        assert!(
+            waits[1..].iter().all(|why| why.contains("a part of the result of job")),
+            "{waits:?}"
+        );
         let why = rig.0.why_inputs_wait(JobId(Uuid::from_u128(4))).unwrap();
         assert!(why.contains("60 MiB) waits for room on the leader's disk"), "{why}");
         rig.ended(1, 60);
@@ -292,7 +305,8 @@ mod tests {
 
     #[test]
     fn uploads_leave_the_spool_to_a_large_result_too() {
-        let config = RelayConfig { durable: true, spool_bytes_max: 50 * MIB, ..RelayConfig::default() };
+        let config =
+            RelayConfig { durable: true, spool_bytes_max: 50 * MIB, ..RelayConfig::default() };
         let mut rig = Rig(Relay::new(config));
         rig.bring(1, Purpose::Input, 30);
         rig.bring(RESULT, Purpose::Archive, 60);

@@ -1,7 +1,8 @@
 //! Lines that take what they are sent slowly, while buffers are scarce: they hold none.
 //!
-//! What waits for such a line stays where it is kept, on the disk or in the spool, and the line asks for a part of it whenever
-//! it has sent the one before. So a slow receiver costs a part of a chunk, and no buffer but for the moment in which the chunk is read.
+//! What waits for such a line stays where it is kept, on the disk or in the spool, and the line
+//! asks for a part of it whenever it has sent the one before. So a slow receiver costs a part of a
+//! chunk, and no buffer but for the moment in which the chunk is read.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
 
-/// A chunk whose line took nothing whole for so long lets go of its buffer, where buffers are scarce.
+/// A chunk whose line took nothing whole for so long lets go of its buffer, where buffers are
+/// scarce.
 const LINE_LEASE: Duration = Duration::from_millis(100);
 
 /// A line that sends a chunk within this time is not slow.
@@ -84,10 +86,12 @@ impl Relay {
         }
     }
 
-    /// Whether a chunk that waits for a line is kept here, too. If so, it stays until the line has taken it.
+    /// Whether a chunk that waits for a line is kept here, too. If so, it stays until the line has
+    /// taken it.
     pub(in crate::leader) fn keeps_for(&mut self, conn: ConnId, id: BlobId, offset: u64) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
-        let Some(index) = blob.came.index_of(offset).filter(|index| blob.chunks.contains(*index)) else {
+        let Some(index) = blob.came.index_of(offset).filter(|index| blob.chunks.contains(*index))
+        else {
             return false;
         };
         blob.down(conn).is_some_and(|down| {
@@ -120,7 +124,8 @@ impl Relay {
             }
             let blob = self.blobs.get(&want.transfer);
             let index = blob.and_then(|blob| blob.came.index_of(want.offset));
-            let stored = blob.zip(index).and_then(|(blob, index)| Some((index, blob.chunks.get(index)?)));
+            let stored =
+                blob.zip(index).and_then(|(blob, index)| Some((index, blob.chunks.get(index)?)));
             let Some((index, chunk)) = stored else {
                 // It is here no more, and whoever gets it has no use for it, or asks for it again.
                 self.lagging.waiting.pop_front();

@@ -1,4 +1,5 @@
-//! Connections that bring or get blobs: whose turn it is on each, and how much waits to be sent there.
+//! Connections that bring or get blobs: whose turn it is on each, and how much waits to be sent
+//! there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,14 +7,14 @@ use super::BlobId;
 use super::pieces::Coming;
 use crate::core::ids::ConnId;
 
-/// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough that a small frame
-/// behind them does not wait long.
+/// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough
+/// that a small frame behind them does not wait long.
 const OUTBOX_CHUNKS_MAX: u32 = 4;
 
-/// The same for a slow line: one is on its way for a while, and a buffer that waits is nobody else's.
+/// The same for a slow line: one is on its way for a while, and a buffer that waits is nobody
+/// else's.
 const OUTBOX_CHUNKS_SLOW: u32 = 2;
 
-/// One connection.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// Blobs that it brings or gets, in the order of their turns.
@@ -72,7 +73,9 @@ impl Lines {
 
     /// The same, and the next one's turn comes.
     pub(super) fn take_turn(&mut self, conn: ConnId) -> Vec<BlobId> {
-        let Some(line) = self.get_mut(conn).filter(|line| !line.blobs.is_empty()) else { return Vec::new() };
+        let Some(line) = self.get_mut(conn).filter(|line| !line.blobs.is_empty()) else {
+            return Vec::new();
+        };
         line.blobs.rotate_left(1);
         line.blobs().collect()
     }
@@ -99,7 +102,10 @@ impl Lines {
     }
 
     /// Takes chunks in pieces off their connections.
-    pub(super) fn take_coming(&mut self, goes: impl Fn(ConnId, &Coming) -> bool) -> Vec<(ConnId, Coming)> {
+    pub(super) fn take_coming(
+        &mut self,
+        goes: impl Fn(ConnId, &Coming) -> bool,
+    ) -> Vec<(ConnId, Coming)> {
         let coming = self.by_conn.iter_mut().map(|(conn, line)| (*conn, &mut line.coming));
         coming
             .filter_map(|(conn, coming)| Some((conn, coming.take_if(|coming| goes(conn, coming))?)))

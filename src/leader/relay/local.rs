@@ -1,5 +1,5 @@
-//! Blobs that nobody opens: contents of large frames of classic peers, which the leader takes apart. Their size is known
-//! only when they have come.
+//! Blobs that nobody opens: contents of large frames of classic peers, which the leader takes
+//! apart. Their size is known only when they have come.
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -14,7 +14,8 @@ use crate::core::ids::JobId;
 use crate::store::blobs::Class;
 use crate::wire::{BUFFER_BYTES, PoolBuf, Receiving};
 
-/// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its own.
+/// Where a chunk is gathered: in a buffer of the pool, or, where all are in use, in memory of its
+/// own.
 #[derive(Debug)]
 pub(in crate::leader) enum ChunkRoom {
     Pooled(PoolBuf),
@@ -108,9 +109,15 @@ impl Relay {
         self.blobs.get(&id).map_or(0, |blob| blob.chunks.bytes())
     }
 
-    /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk. What it is for says how much
-    /// of the disk it may fill.
-    pub(in crate::leader) fn gather(&mut self, id: BlobId, purpose: Purpose, index: u32, bytes: Bytes) {
+    /// The next chunk of a blob that is gathered here. All but the last have the size of a chunk.
+    /// What it is for says how much of the disk it may fill.
+    pub(in crate::leader) fn gather(
+        &mut self,
+        id: BlobId,
+        purpose: Purpose,
+        index: u32,
+        bytes: Bytes,
+    ) {
         let offset = u64::from(index) * u64::from(CHUNK_BYTES_MAX);
         let head = ChunkHead::plain(offset, &bytes);
         let Ok(nothing) = ChunkPlan::new(0, CHUNK_BYTES_MAX) else { return };

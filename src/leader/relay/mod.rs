@@ -1,18 +1,17 @@
-//! Blobs on their way through the leader: from the one that brings them to those that get them, and in between, if need
-//! be, in memory or on the disk. Free of sockets, files and clocks.
+//! Blobs on their way through the leader: from the one that brings them to those that get them, and
+//! in between, if need be, in memory or on the disk. Free of sockets, files and clocks.
 //!
-//! A chunk that somebody waits for goes on at once, in the buffer it came in (cut-through). One that nobody can take yet
-//! waits: in memory, as far as the pool's share goes, else in the blob's spool file. What was passed on is not kept where
-//! the sender keeps the source; if it is needed again, the sender is asked again.
+//! A chunk that somebody waits for goes on at once, in the buffer it came in (cut-through). One
+//! that nobody can take yet waits: in memory, as far as the pool's share goes, else in the blob's
+//! spool file. What was passed on is not kept where the sender keeps the source; if it is needed
+//! again, the sender is asked again.
 //!
-//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and those and all that are in
-//! use together never exceed the pool. Buffers count themselves (`wire::Pool`), so whatever becomes of a chunk, its buffer
-//! comes back.
+//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and
+//! those and all that are in use together never exceed the pool. Buffers count themselves
+//! (`wire::Pool`), so whatever becomes of a chunk, its buffer comes back.
 
 mod blob;
 mod chunks;
-mod seal;
-mod stats;
 mod flow;
 mod in_line;
 mod lagging;
@@ -23,19 +22,21 @@ mod pieces;
 mod queue;
 mod room;
 mod ruling;
+mod seal;
 mod senders;
-mod spool;
 mod splice;
+mod spool;
+mod stats;
 
 pub(super) use blob::{BlobId, announced};
-pub use stats::RelayStats;
-pub(super) use stats::TooMany;
 pub(super) use local::ChunkRoom;
 pub(super) use room::WaitingPart;
 pub use senders::BUFFER_LEASE;
 pub(super) use senders::Starts;
 pub use senders::{Linger, Memory};
 pub use splice::Spliced;
+pub use stats::RelayStats;
+pub(super) use stats::TooMany;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -68,8 +69,8 @@ pub(super) const TRANSFERS_MAX: usize = 8192;
 /// How often a receiver may ask for chunks again beyond once for each chunk.
 const RESENDS_MAX: u32 = 64;
 
-/// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always checked, and so is
-/// every chunk at the end of its way.
+/// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always
+/// checked, and so is every chunk at the end of its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
     /// The receiving end alone: it asks for a bad chunk again.
@@ -112,21 +113,44 @@ impl Default for RelayConfig {
 /// What the relay wants done.
 #[derive(Debug)]
 pub(super) enum Out {
-    /// Say something.
-    Say { conn: ConnId, blob: BlobId, says: Says },
+    Say {
+        conn: ConnId,
+        blob: BlobId,
+        says: Says,
+    },
     /// Send a chunk; then [`Relay::chunks_sent`].
     /// Its first `from` bytes are there already.
-    Chunk { conn: ConnId, blob: BlobId, head: ChunkHead, bytes: Bytes, from: u32 },
+    Chunk {
+        conn: ConnId,
+        blob: BlobId,
+        head: ChunkHead,
+        bytes: Bytes,
+        from: u32,
+    },
     /// Do something with a spool file.
     Disk(DiskOp),
     /// Send a chunk of so many bytes, which are here and asked for as the line takes them.
-    Elsewhere { conn: ConnId, blob: BlobId, head: ChunkHead, len: u32, from: u32 },
+    Elsewhere {
+        conn: ConnId,
+        blob: BlobId,
+        head: ChunkHead,
+        len: u32,
+        from: u32,
+    },
     /// A line is to let go of buffers; then [`Relay::line_lags`].
-    LetGo { conn: ConnId },
+    LetGo {
+        conn: ConnId,
+    },
     /// What a line asked for, or nothing.
-    Supply { conn: ConnId, want: Want, bytes: Bytes },
+    Supply {
+        conn: ConnId,
+        want: Want,
+        bytes: Bytes,
+    },
     /// A connection that had to wait is read again.
-    Turn { conn: ConnId },
+    Turn {
+        conn: ConnId,
+    },
     /// Something that the leader has to know.
     News(News),
 }
@@ -243,12 +267,15 @@ impl Relay {
         linked.filter(move |blob| blob.is_from(conn))
     }
 
-    /// Blobs that are known, in the order of their ids behind `after`, up to so many, and whether there are more.
+    /// Blobs that are known, in the order of their ids behind `after`, up to so many, and whether
+    /// there are more.
     pub(super) fn list(&self, after: Option<BlobId>, up_to: usize) -> (Vec<BlobRow>, bool) {
-        let mut ids: Vec<BlobId> = self.blobs.keys().copied().filter(|id| Some(*id) > after).collect();
+        let mut ids: Vec<BlobId> =
+            self.blobs.keys().copied().filter(|id| Some(*id) > after).collect();
         ids.sort_unstable();
         let more = ids.len() > up_to;
-        let shown = ids.into_iter().take(up_to).filter_map(|id| Some(self.blobs.get(&id)?.describe(id)));
+        let shown =
+            ids.into_iter().take(up_to).filter_map(|id| Some(self.blobs.get(&id)?.describe(id)));
         (shown.collect(), more)
     }
 
@@ -287,8 +314,9 @@ impl Relay {
 
     /// Whether a blob that is known cannot be the one that is opened so.
     pub(super) fn is_another(&self, id: BlobId, open: &Open) -> bool {
-        let differs =
-            |blob: &Blob| blob.open.size != open.size || blob.opened && blob.open.digest != open.digest;
+        let differs = |blob: &Blob| {
+            blob.open.size != open.size || blob.opened && blob.open.digest != open.digest
+        };
         self.blobs.get(&id).is_some_and(differs)
     }
 
@@ -313,15 +341,16 @@ impl Relay {
             return self.abort(conn, id, Reason::INVALID, &text);
         }
         if brings >= TRANSFERS_MAX {
-            let text =
-                format!("this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}");
+            let text = format!(
+                "this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}"
+            );
             return self.abort(conn, id, Reason::BUSY, &text);
         }
         if self.looks_first(conn, id, &open) {
             return;
         }
         if open.digest != DigestKind::ChunkList {
-            // Nobody here could check it, and who did may have been told of it in an earlier life.
+            // Nobody here could check it, and who did may have been told of it in a previous run.
             self.doubt_before(conn, id);
         }
         let Some(blob) = self.blobs.get_mut(&id) else { return };
@@ -340,11 +369,25 @@ impl Relay {
         blob.opened = true;
         let (outstanding, arriving, told, heard_at) = (0, 0, None, self.now);
         let nudged = false;
-        blob.up = Some(Up { conn, outstanding, arriving, written_off, nudged, told, heard_at, keeps_source });
+        blob.up = Some(Up {
+            conn,
+            outstanding,
+            arriving,
+            written_off,
+            nudged,
+            told,
+            heard_at,
+            keeps_source,
+        });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
-        let grant =
-            Grant { window: 0, reason: Reason::NONE, text: "".into(), held: blob.came.held().held(), part };
+        let grant = Grant {
+            window: 0,
+            reason: Reason::NONE,
+            text: "".into(),
+            held: blob.came.held().held(),
+            part,
+        };
         self.lines.link(conn, id);
         // The first one says what is held; how much may come follows at once, if there is room.
         let window = self.promise(id, true);
@@ -362,7 +405,8 @@ impl Relay {
         }
     }
 
-    /// Whether the bytes of a chunk need no look here: they go on at once, and are checked at the end of their way.
+    /// Whether the bytes of a chunk need no look here: they go on at once, and are checked at the
+    /// end of their way.
     pub(super) fn is_forwarded_unchecked(&self, id: BlobId) -> bool {
         self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(Blob::passes_on)
     }
@@ -385,7 +429,12 @@ impl Relay {
 
     /// Somebody brings what nobody expects.
     pub(super) fn turn_away(&mut self, conn: ConnId, id: BlobId) {
-        self.abort(conn, id, Reason::UNKNOWN, "no such blob is expected: the job has ended, or was refused");
+        self.abort(
+            conn,
+            id,
+            Reason::UNKNOWN,
+            "no such blob is expected: the job has ended, or was refused",
+        );
     }
 
     /// Says why a blob that somebody opens is not taken.
@@ -412,7 +461,12 @@ impl Relay {
             up.written_off -= 1;
         } else {
             self.sender_left(id);
-            self.abort(conn, id, Reason::WINDOW_IGNORED, "more chunks came than the window allowed");
+            self.abort(
+                conn,
+                id,
+                Reason::WINDOW_IGNORED,
+                "more chunks came than the window allowed",
+            );
             return Starts::Skip;
         }
         let wanted = match blob.came.plan().check(&start.head, start.sent_len) {
@@ -519,7 +573,9 @@ impl Relay {
     /// Whether a connection has got all of a blob.
     pub(super) fn has_got(&self, conn: ConnId, id: BlobId) -> bool {
         let blob = self.blobs.get(&id);
-        blob.is_some_and(|blob| blob.downs.iter().any(|down| down.conn == conn && down.sending.is_arrived()))
+        blob.is_some_and(|blob| {
+            blob.downs.iter().any(|down| down.conn == conn && down.sending.is_arrived())
+        })
     }
 
     /// Whether a connection gets a blob, or has got it.
@@ -575,8 +631,10 @@ impl Relay {
     /// Who gets a blob lacks a part of it, or found it damaged.
     fn send_again(&mut self, conn: ConnId, id: BlobId, ranges: &Ranges) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        // Who checks a full digest knows more than the leader; the sender says it again with what it sends again.
-        let (can_ask, is_doubted) = (blob.can_ask().is_some(), blob.open.digest != DigestKind::ChunkList);
+        // Who checks a full digest knows more than the leader; the sender says it again with what
+        // it sends again.
+        let (can_ask, is_doubted) =
+            (blob.can_ask().is_some(), blob.open.digest != DigestKind::ChunkList);
         blob.ruling.doubt(is_doubted);
         let Some(down) = blob.down(conn) else { return };
         let chunks = down.sending.sent().count();
@@ -607,8 +665,9 @@ impl Relay {
         let again: Ranges = blob.ask_again();
         // Without any chunk it asks for Done alone.
         if !again.is_empty() || for_done {
-            // It has come whole before, and its digest is known; what comes again is checked by its CRC. A full digest nobody
-            // here could check: it counts as it is said with what comes again.
+            // It has come whole before, and its digest is known; what comes again is checked by its
+            // CRC. A full digest nobody here could check: it counts as it is said with what comes
+            // again.
             if blob.open.digest != DigestKind::ChunkList {
                 blob.ruling.doubt(true);
             }
@@ -680,7 +739,8 @@ impl Relay {
     }
 }
 
-/// Whether bytes with this CRC are those that were sent, as far as can be told without inflating them.
+/// Whether bytes with this CRC are those that were sent, as far as can be told without inflating
+/// them.
 fn check_crcs(head: &ChunkHead, crc: u32) -> Result<(), ChunkError> {
     let ChunkHead { offset, crc_raw, codec, .. } = *head;
     head.check_sent(crc)?;

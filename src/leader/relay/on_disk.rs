@@ -6,11 +6,13 @@ pub(super) enum File {
     /// There is none.
     #[default]
     Unmade,
-    /// Something is being written to it, or was; nobody has told that it has room for all of the blob.
+    /// Something is being written to it, or was; nobody has told that it has room for all of the
+    /// blob.
     Begun,
     /// It has room for all of the blob.
     Made,
-    /// There is none, and it will have room for what is written to it: nobody knows how large the blob is.
+    /// There is none, and it will have room for what is written to it: nobody knows how large the
+    /// blob is.
     UnmadeGrows,
     /// It has room for what was written to it.
     Grows,

@@ -1,8 +1,10 @@
-//! Chunks that come in pieces, and the first bytes of chunks whose sender went away in the middle of them.
+//! Chunks that come in pieces, and the first bytes of chunks whose sender went away in the middle
+//! of them.
 //!
-//! A chunk in pieces is one of its window, and finds its memory as one that comes whole does; a connection has one such at a
-//! time. What a connection that ended left of a chunk waits outside of the pool, where it keeps nobody from a buffer: the next
-//! Grant names it, and its sender goes on from there.
+//! A chunk in pieces is one of its window, and finds its memory as one that comes whole does; a
+//! connection has one such at a time. What a connection that ended left of a chunk waits outside of
+//! the pool, where it keeps nobody from a buffer: the next Grant names it, and its sender goes on
+//! from there.
 
 use std::time::Duration;
 
@@ -15,14 +17,16 @@ use super::{BlobId, ChunkRoom, Linger, Memory, Relay, Starts};
 use crate::core::ids::{ConnId, Micros};
 use crate::wire::{ChunkStart, InChunk, Part, Receiving};
 
-/// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The oldest makes room.
+/// First bytes of chunks that the leader keeps, of all connections, at most a chunk each. The
+/// oldest makes room.
 pub(super) const LEADER_PARTS_MAX: usize = 64;
 
-/// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is kept.
+/// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is
+/// kept.
 const PAUSED_AFTER: Duration = Duration::from_secs(10);
 
-/// Who has a part of a chunk gets the rest of that before other chunks, if it comes within this time: the next break would leave
-/// a part of another one, and each would begin anew.
+/// Who has a part of a chunk gets the rest of that before other chunks, if it comes within this
+/// time: the next break would leave a part of another one, and each would begin anew.
 const REST_FIRST: Duration = Duration::from_secs(2);
 
 /// Whether a chunk has to wait for another one, of which who gets it has a part.
@@ -54,12 +58,15 @@ impl Relay {
     pub(in crate::leader) fn piece(&mut self, conn: ConnId, id: BlobId, piece: &Piece<'_>) {
         let Piece { head, sent_len, from, bytes } = *piece;
         let start = ChunkStart { transfer: id, head, sent_len };
-        let (Ok(from), Ok(all)) = (usize::try_from(from), usize::try_from(sent_len)) else { return };
+        let (Ok(from), Ok(all)) = (usize::try_from(from), usize::try_from(sent_len)) else {
+            return;
+        };
         let before = self.lines.at(conn).coming.take();
         let mut coming = match before {
             Some(coming) if coming.start == start && coming.have == from => coming,
             before => {
-                // The sender has given the other one up, or makes no sense: it is asked for again when the blob is done.
+                // The sender has given the other one up, or makes no sense: it is asked for again
+                // when the blob is done.
                 if let Some(before) = before {
                     self.breaks_off(conn, &before);
                 }
@@ -83,7 +90,8 @@ impl Relay {
         }
     }
 
-    /// A piece that goes on with nothing on this connection: a chunk begins with it, or its first bytes were kept.
+    /// A piece that goes on with nothing on this connection: a chunk begins with it, or its first
+    /// bytes were kept.
     fn piece_begins(&mut self, conn: ConnId, start: ChunkStart, from: usize) -> Coming {
         // One that has to wait is not read on until it is its turn; this piece is here.
         let mut room = match self.chunk_starts(conn, &start) {
@@ -124,7 +132,9 @@ impl Relay {
 
     /// A connection ended, or is silent: what it brought of a chunk in pieces is kept.
     pub(super) fn keep_what_came(&mut self, coming: &Coming) {
-        let Coming { start: ChunkStart { transfer, head, sent_len }, have, room: Some(room), .. } = coming
+        let Coming {
+            start: ChunkStart { transfer, head, sent_len }, have, room: Some(room), ..
+        } = coming
         else {
             return;
         };
@@ -153,15 +163,18 @@ impl Relay {
     /// Those who waited in vain for the rest of a chunk get what else there is.
     pub(super) fn wait_no_longer(&mut self) {
         let now = self.now;
-        let waited = |down: &Down| down.sending.part().is_some() && down.granted_at.plus(REST_FIRST) <= now;
+        let waited =
+            |down: &Down| down.sending.part().is_some() && down.granted_at.plus(REST_FIRST) <= now;
         self.ids(|blob| blob.downs.iter().any(waited)).into_iter().for_each(|id| self.feed(id));
     }
 
-    /// Chunks in pieces that hold buffers for longer than a moment leave the pool, where others need them.
+    /// Chunks in pieces that hold buffers for longer than a moment leave the pool, where others
+    /// need them.
     pub(super) fn leave_pool(&mut self) {
         let now = self.now;
         let is_late = |coming: &Coming| {
-            matches!(coming.room, Some(ChunkRoom::Pooled(_))) && coming.since.plus(BUFFER_LEASE) <= now
+            matches!(coming.room, Some(ChunkRoom::Pooled(_)))
+                && coming.since.plus(BUFFER_LEASE) <= now
         };
         for (conn, mut coming) in self.lines.take_coming(|_, coming| is_late(coming)) {
             match self.chunk_lingers(conn, coming.have) {
@@ -186,13 +199,14 @@ impl Relay {
         let silent = lines.take_coming(|conn, coming| {
             let up = blobs.get(&coming.start.transfer).and_then(|blob| blob.up.as_ref());
             // Its sender may have come back on another connection.
-            let is_silent = up.is_none_or(|up| up.conn != conn || up.heard_at.plus(PAUSED_AFTER) <= now);
+            let is_silent =
+                up.is_none_or(|up| up.conn != conn || up.heard_at.plus(PAUSED_AFTER) <= now);
             coming.room.is_some() && is_silent
         });
         for (conn, coming) in silent {
             self.keep_what_came(&coming);
             self.breaks_off(conn, &coming);
-            // If it goes on after all, that is no breach of its window.
+            // If it goes on after all, that is not a breach of its window.
             if let Some(up) = self.up(conn, coming.start.transfer) {
                 up.written_off = up.written_off.saturating_add(1);
             }

@@ -71,7 +71,8 @@ impl Rig {
             attempt: 0,
             name: Name::default(),
         };
-        let (plan, keep) = (ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), purpose == Purpose::Archive);
+        let (plan, keep) =
+            (ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), purpose == Purpose::Archive);
         self.relay.expect(id(number), open.clone(), plan, keep);
         self.relay.open(conn, id(number), open);
         self.work_off();
@@ -124,7 +125,11 @@ fn grant_in(says: &Says) -> Option<&Grant> {
 }
 
 fn resend_in(says: &Says) -> Option<Vec<u32>> {
-    if let Says::Verdict(Verdict::Resend(ranges)) = says { Some(ranges.indices().collect()) } else { None }
+    if let Says::Verdict(Verdict::Resend(ranges)) = says {
+        Some(ranges.indices().collect())
+    } else {
+        None
+    }
 }
 
 fn abort_in(says: &Says) -> Option<Reason> {
@@ -167,7 +172,10 @@ fn what_came_before_a_connection_ended_is_told_to_the_next_and_goes_on_there() {
         "the buffer is the chunk's that is whole"
     );
     let grant = rig.bring(AGAIN, 1, 3);
-    assert_eq!((grant.part, grant.held.indices().collect::<Vec<_>>()), (told(1, 3 * PIECE), vec![0]));
+    assert_eq!(
+        (grant.part, grant.held.indices().collect::<Vec<_>>()),
+        (told(1, 3 * PIECE), vec![0])
+    );
     rig.pieces(AGAIN, 1, 1, 3 * PIECE, CHUNK);
     assert_eq!((rig.missing(AGAIN, 1), rig.relay.fill().parts), (vec![2], 0));
     // And the same of a frame that was cut off.
@@ -201,7 +209,8 @@ fn a_part_that_was_damaged_or_is_of_other_bytes_is_asked_for_again() {
         ChunkHead { codec: Codec::Zstd, ..head(1) },
         ChunkHead { offset: 2 * CHUNK as u64, ..head(1) },
     ] {
-        rig.relay.keep_part(Part::new(id(1), head(1), CHUNK_BYTES_MAX, &content(1)[..500]).unwrap());
+        rig.relay
+            .keep_part(Part::new(id(1), head(1), CHUNK_BYTES_MAX, &content(1)[..500]).unwrap());
         rig.relay.piece(SENDER, id(1), &piece(other, 500, &content(1)[500..PIECE]));
         rig.work_off();
         assert_eq!((rig.relay.fill().parts, rig.relay.fill().buffers_in_use), (0, 1), "{other:?}");
@@ -222,7 +231,11 @@ fn pieces_that_make_no_sense_cost_the_window_and_no_more() {
     rig.relay.pump();
     rig.piece(SENDER, 1, 2, 7, 200);
     rig.piece(SENDER, 1, 2, 200, 300);
-    rig.relay.piece(SENDER, id(1), &piece(ChunkHead { offset: 1 << 50, ..head(0) }, 0, b"far away"));
+    rig.relay.piece(
+        SENDER,
+        id(1),
+        &piece(ChunkHead { offset: 1 << 50, ..head(0) }, 0, b"far away"),
+    );
     rig.work_off();
     let fill = rig.relay.fill();
     assert_eq!((fill.buffers_in_use, rig.aborted()), (0, vec![]));
@@ -239,7 +252,8 @@ fn pieces_that_make_no_sense_cost_the_window_and_no_more() {
         rig.piece(SENDER, 99, 0, 0, 1);
     }
     assert!(rig.aborted().iter().all(|reason| *reason == Reason::UNKNOWN));
-    let coming = |rig: &Rig| rig.relay.lines.iter().filter(|(_, line)| line.coming.is_some()).count();
+    let coming =
+        |rig: &Rig| rig.relay.lines.iter().filter(|(_, line)| line.coming.is_some()).count();
     assert_eq!(coming(&rig), 1);
     rig.relay.closed(SENDER);
     assert_eq!((coming(&rig), rig.relay.fill().buffers_in_use), (0, 0));
@@ -287,7 +301,10 @@ fn parts_are_bounded_and_the_oldest_goes_first() {
         rig.relay.keep_part(Part::new(id(blob), head(0), CHUNK_BYTES_MAX, b"first bytes").unwrap());
     }
     assert_eq!((rig.relay.fill().parts, rig.relay.fill().buffers_in_use), (LEADER_PARTS_MAX, 0));
-    assert_eq!((rig.relay.held_part(id(1)), rig.relay.held_part(id(200))), (HeldPart(None), told(0, 11)));
+    assert_eq!(
+        (rig.relay.held_part(id(1)), rig.relay.held_part(id(200))),
+        (HeldPart(None), told(0, 11))
+    );
     (1..=200).for_each(|blob| rig.relay.forget(id(blob)));
     assert_eq!(rig.relay.fill().parts, 0);
 }
@@ -335,7 +352,8 @@ fn the_rest_of_a_chunk_goes_before_others_unless_it_does_not_come() {
             held: Ranges::default(),
             part: HeldPart::default(),
         };
-        // The first chunk went on, and is not here any more; the last comes while its receiver is away.
+        // The first chunk went on, and is not here any more; the last comes while its receiver is
+        // away.
         rig.relay.granted(AGAIN, id(1), &room);
         rig.pieces(SENDER, 1, 0, 0, CHUNK);
         rig.relay.closed(AGAIN);
@@ -366,7 +384,8 @@ fn of_bytes_that_were_kept_nothing_is_taken_from_the_pool() {
     let noise = Bytes::from_static(content(0));
     for blob in 1..=60 {
         rig.bring(SENDER, blob, 1);
-        rig.relay.keep_part(Part::new(id(blob), head(0), CHUNK_BYTES_MAX, &noise[..CHUNK - 1]).unwrap());
+        rig.relay
+            .keep_part(Part::new(id(blob), head(0), CHUNK_BYTES_MAX, &noise[..CHUNK - 1]).unwrap());
     }
     let fill = rig.relay.fill();
     assert_eq!((fill.parts, fill.buffers_in_use), (60, 0));

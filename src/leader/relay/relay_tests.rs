@@ -45,7 +45,13 @@ fn buffer(starts: Starts) -> Option<PoolBuf> {
 }
 
 fn room(window: u32) -> Grant {
-    Grant { window, reason: Reason::NONE, text: "".into(), held: Ranges::default(), part: Default::default() }
+    Grant {
+        window,
+        reason: Reason::NONE,
+        text: "".into(),
+        held: Ranges::default(),
+        part: Default::default(),
+    }
 }
 
 impl Rig {
@@ -70,7 +76,9 @@ impl Rig {
                 Out::Chunk { conn, head, .. } => {
                     self.chunks.push((conn, head.offset));
                 }
-                Out::Disk(DiskOp::Write { blob, index, bytes, .. }) => self.writes.push((blob, index, bytes)),
+                Out::Disk(DiskOp::Write { blob, index, bytes, .. }) => {
+                    self.writes.push((blob, index, bytes))
+                }
                 Out::Disk(_) | Out::Turn { .. } | Out::News(_) => {}
                 Out::Elsewhere { .. } | Out::LetGo { .. } | Out::Supply { .. } => {}
             }
@@ -96,13 +104,17 @@ impl Rig {
         let taken = buffer(starts).map(|mut buffer| {
             buffer.room(0..BUFFER_BYTES).unwrap().fill(0);
             let bytes = buffer.freeze(BUFFER_BYTES);
-            self.relay.chunk(SENDER, InChunk { transfer: id(number), head, crc: Some(head.crc_sent), bytes });
+            self.relay.chunk(
+                SENDER,
+                InChunk { transfer: id(number), head, crc: Some(head.crc_sent), bytes },
+            );
         });
         self.work_off();
         taken.is_some()
     }
 
-    /// Brings a blob as far as windows go; gives how many chunks that were, and why it has to wait then.
+    /// Brings a blob as far as windows go; gives how many chunks that were, and why it has to wait
+    /// then.
     fn bring_all(&mut self, number: u128) -> (u64, Vec<Reason>) {
         let mut next = 0;
         loop {
@@ -154,7 +166,10 @@ fn no_blob_gets_more_than_a_quarter_of_the_buffers_and_none_more_than_there_are(
     let (second, third) = (rig.windows(2).0, rig.windows(3).0);
     let fill = rig.relay.fill();
     assert_eq!(fill.promised, (4 + second + third) as usize);
-    assert!(second <= 4 && third <= 4 && fill.promised <= 16 - 4, "some are left to read from the disk");
+    assert!(
+        second <= 4 && third <= 4 && fill.promised <= 16 - 4,
+        "some are left to read from the disk"
+    );
     rig.relay.closed(SENDER);
     assert_eq!((rig.relay.fill().promised, rig.relay.fill().connections), (0, 0));
 }
@@ -261,7 +276,8 @@ fn a_window_that_is_ignored_ends_the_transfer_and_costs_no_buffer() {
     let before = rig.relay.fill();
     assert!(!rig.chunk(1, window.into()));
     let is_end = |(conn, _, says): &(ConnId, BlobId, Says)| {
-        *conn == SENDER && matches!(says, Says::Abort(abort) if abort.reason == Reason::WINDOW_IGNORED)
+        *conn == SENDER
+            && matches!(says, Says::Abort(abort) if abort.reason == Reason::WINDOW_IGNORED)
     };
     assert!(rig.said.iter().any(is_end));
     let after = rig.relay.fill();
@@ -298,7 +314,11 @@ fn a_blob_that_stays_and_that_nobody_brings_keeps_no_place_from_others() {
     let (window, waits) = rig.windows(2);
     assert!(window > 0 && waits.is_empty(), "the only one on its way is always let in: {waits:?}");
     rig.bring(3, 4, true);
-    assert_eq!(rig.windows(3), (0, vec![Reason::SPOOL_FULL]), "and no second one that does not fit");
+    assert_eq!(
+        rig.windows(3),
+        (0, vec![Reason::SPOOL_FULL]),
+        "and no second one that does not fit"
+    );
 }
 
 #[test]
@@ -362,7 +382,11 @@ fn a_chunk_that_has_begun_to_come_has_its_place_in_the_spool() {
     let start = ChunkStart { transfer: id(1), head, sent_len: CHUNK_BYTES_MAX };
     let coming = rig.relay.chunk_starts(SENDER, &start);
     rig.pass(Duration::from_millis(100));
-    assert_eq!((matches!(coming, Starts::Here(_)), rig.windows(2).0), (true, 0), "the third place is taken");
+    assert_eq!(
+        (matches!(coming, Starts::Here(_)), rig.windows(2).0),
+        (true, 0),
+        "the third place is taken"
+    );
     rig.relay.closed(SENDER);
     rig.bring(2, 2, false);
     assert_eq!(rig.windows(2).0, 2, "and free when it does not come after all");
@@ -424,17 +448,30 @@ fn a_chunk_passes_through_to_one_receiver_with_room_and_nothing_else() {
         sent_len: bytes,
     };
     let mut rig = Rig::new(48, 1 << 40);
-    rig.relay.expect(id(1), open(3 * MIB + 9), ChunkPlan::new(3 * MIB + 9, CHUNK_BYTES_MAX).unwrap(), false);
+    rig.relay.expect(
+        id(1),
+        open(3 * MIB + 9),
+        ChunkPlan::new(3 * MIB + 9, CHUNK_BYTES_MAX).unwrap(),
+        false,
+    );
     rig.relay.open(SENDER, id(1), open(3 * MIB + 9));
     let chunk = starts(0, CHUNK_BYTES_MAX);
     assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), None, "nobody takes it");
     rig.relay.attach(WORKER, id(1), JOB, 1);
-    assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), None, "it has not said that it has room");
+    assert_eq!(
+        rig.relay.splice_target(SENDER, &chunk, |_| true),
+        None,
+        "it has not said that it has room"
+    );
     rig.relay.granted(WORKER, id(1), &room(8));
     assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| false), None, "it gets something else");
     assert_eq!(rig.relay.splice_target(SENDER, &starts(3, 9), |_| true), None, "too small");
     let damaged = ChunkStart { head: ChunkHead { crc_sent: 1, ..chunk.head }, ..chunk };
-    assert_eq!(rig.relay.splice_target(SENDER, &damaged, |_| true), None, "its head contradicts itself");
+    assert_eq!(
+        rig.relay.splice_target(SENDER, &damaged, |_| true),
+        None,
+        "its head contradicts itself"
+    );
     assert_eq!(rig.relay.splice_target(SENDER, &chunk, |_| true), Some(WORKER));
     assert_eq!(
         rig.relay.splice_target(SENDER, &starts(1, CHUNK_BYTES_MAX), |_| true),
@@ -507,7 +544,11 @@ fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
             Out::Disk(DiskOp::Write { blob, index, .. }) => {
                 relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
             }
-            Out::Disk(_) | Out::Say { .. } | Out::Chunk { .. } | Out::Turn { .. } | Out::News(_) => {}
+            Out::Disk(_)
+            | Out::Say { .. }
+            | Out::Chunk { .. }
+            | Out::Turn { .. }
+            | Out::News(_) => {}
             Out::Elsewhere { .. } | Out::LetGo { .. } | Out::Supply { .. } => {}
         }
     }
@@ -522,7 +563,8 @@ fn what_is_gathered_counts_on_the_disk_as_what_it_is_for() {
     assert_eq!(takes(&relay), (true, true), "nothing counts that is gone");
 }
 
-/// Slow, silent and hostile ones beside a fast one: at every step the fast one's chunk finds a buffer at once, and the slow ones come on.
+/// Slow, silent and hostile ones beside a fast one: at every step the fast one's chunk finds a
+/// buffer at once, and the slow ones come on.
 #[test]
 fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
     let mut rig = Rig::new(48, 1 << 40);
@@ -541,7 +583,8 @@ fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
         }
     };
     bring(&mut rig, SENDER, 1);
-    // Ten connections of one client open transfers and send nothing; the others begin a chunk each, and stop.
+    // Ten connections of one client open transfers and send nothing; the others begin a chunk each,
+    // and stop.
     for conn in 100..110 {
         rig.relay.is_of(ConnId(conn), 7);
         (0..50).for_each(|number| bring(&mut rig, ConnId(conn), u128::from(conn) * 1000 + number));
@@ -584,18 +627,26 @@ fn a_fast_sender_finds_buffers_whatever_a_hundred_others_do() {
     assert!(next > 400, "{next} chunks came");
     assert!(rig.relay.senders_in_places() > 0 && rig.relay.senders_in_places() <= 48);
     // A slow one is whole: the next one that waits has its place.
-    let turns = |rig: &mut Rig| (200..300).filter(|conn| rig.relay.turn(ConnId(*conn)).is_some()).count();
+    let turns =
+        |rig: &mut Rig| (200..300).filter(|conn| rig.relay.turn(ConnId(*conn)).is_some()).count();
     turns(&mut rig);
     let before = rig.relay.senders_in_places();
     for conn in 200..210 {
         rig.relay.closed(ConnId(conn));
     }
-    assert!(turns(&mut rig) > 0 && rig.relay.senders_in_places() == before, "places are used again");
+    assert!(
+        turns(&mut rig) > 0 && rig.relay.senders_in_places() == before,
+        "places are used again"
+    );
     (100..300).for_each(|conn| rig.relay.closed(ConnId(conn)));
     rig.relay.closed(SENDER);
     rig.writes.clear();
     let fill = rig.relay.fill();
-    assert_eq!((fill.promised, fill.kept_free, rig.relay.senders_in_places()), (0, 0, 0), "{fill:?}");
+    assert_eq!(
+        (fill.promised, fill.kept_free, rig.relay.senders_in_places()),
+        (0, 0, 0),
+        "{fill:?}"
+    );
 }
 
 #[test]

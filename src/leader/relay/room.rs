@@ -1,8 +1,9 @@
 //! Room on the disk: who may take it, and who gives it back.
 //!
-//! A blob's file has all of its room from its first chunk on, so a blob is let in as a whole, or waits. How much is free is
-//! measured by the disk's threads now and then; between two answers the relay counts what it let in itself. They look once
-//! more before they make a file, as others may fill the disk, too.
+//! A blob's file has all of its room from its first chunk on, so a blob is let in as a whole, or
+//! waits. How much is free is measured by the disk's threads now and then; between two answers the
+//! relay counts what it let in itself. They look once more before they make a file, as others may
+//! fill the disk, too.
 
 use std::time::Duration;
 
@@ -61,7 +62,6 @@ pub(in crate::leader) struct DiskRoom {
 /// A part of a result that waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::leader) struct WaitingPart {
-    /// Which.
     pub(in crate::leader) blob: BlobId,
     /// The job that it is of.
     pub(in crate::leader) job: JobId,
@@ -78,16 +78,17 @@ impl Relay {
         }
     }
 
-    /// The answer.
     pub(super) fn measured(&mut self, mark: u64, space: Option<Space>) {
         // What was made while it was on its way may not be in it.
         let since = self.room.made.saturating_sub(mark);
         self.room.told = space;
         self.room.largest = self.room.largest.max(space.map_or(0, |space| space.total));
-        self.room.space = space.map(|space| Space { free: space.free.saturating_sub(since), ..space });
+        self.room.space =
+            space.map(|space| Space { free: space.free.saturating_sub(since), ..space });
     }
 
-    /// Asks again from time to time, and has the disk's threads give back what only waits to be written again.
+    /// Asks again from time to time, and has the disk's threads give back what only waits to be
+    /// written again.
     pub(super) fn look_for_room(&mut self) {
         let waits = self.waits_for_disk().next().is_some();
         let matters = waits || self.is_low() || self.has_transfers();
@@ -100,14 +101,17 @@ impl Relay {
         self.measure();
     }
 
-    /// Whether files are being removed that make enough room for one of those that wait for the disk: how much is free is known
-    /// only when they are gone.
+    /// Whether files are being removed that make enough room for one of those that wait for the
+    /// disk: how much is free is known only when they are gone.
     pub(super) fn is_making_room(&self) -> bool {
         let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
         let Some((going, _)) = going.filter(|_| self.room.trouble.is_none()) else { return false };
         let would_fit = |id: BlobId| {
             self.blobs.get(&id).is_some_and(|blob| {
-                let bytes = blob.together.as_ref().map_or_else(|| self.unmade(&[id]), |ids| self.unmade(ids));
+                let bytes = blob
+                    .together
+                    .as_ref()
+                    .map_or_else(|| self.unmade(&[id]), |ids| self.unmade(ids));
                 self.fits(blob.class(), bytes.saturating_sub(going))
             })
         };
@@ -133,7 +137,8 @@ impl Relay {
         self.room.trouble.is_none() && self.fits(Class::Upload, bytes)
     }
 
-    /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those that are there.
+    /// Why a new job of so many bytes cannot go into the log: what is left is for the ends of those
+    /// that are there.
     ///
     /// What was measured last counts, and not what the relay made of it since: that is too little
     /// for a moment if a file was made while the answer was on its way, and nobody is refused for
@@ -151,9 +156,9 @@ impl Relay {
         })
     }
 
-    /// Whether new jobs are refused for want of room, and what is being removed does not change that.
-    /// Results may take more of the disk than jobs leave: without this, results that everybody has
-    /// would keep jobs out, which never get to wait.
+    /// Whether new jobs are refused for want of room, and what is being removed does not change
+    /// that. Results may take more of the disk than jobs leave: without this, results that
+    /// everybody has would keep jobs out, which never get to wait.
     pub(in crate::leader) fn refuses_jobs(&self) -> bool {
         let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
         let going = going.map_or(0, |(bytes, _)| bytes);
@@ -169,12 +174,17 @@ impl Relay {
 
     /// Why so many bytes of a class find no room now, if so; by what was measured last, for the
     /// same reason.
-    pub(in crate::leader) fn why_not_now(&self, class: Class, bytes: u64) -> Option<(Reason, String)> {
+    pub(in crate::leader) fn why_not_now(
+        &self,
+        class: Class,
+        bytes: u64,
+    ) -> Option<(Reason, String)> {
         if let Some((trouble, _)) = &self.room.trouble {
             return Some((Reason::DISK_FULL, trouble.clone()));
         }
         let kept = |space: &Space| self.config.disk_reserve.kept_from(class, space.total);
-        let is_short = |space: &Space| space.free < bytes.saturating_add(self.room.pending + kept(space));
+        let is_short =
+            |space: &Space| space.free < bytes.saturating_add(self.room.pending + kept(space));
         if let Some(space) = self.room.told.filter(is_short) {
             let free = space.free.saturating_sub(self.room.pending);
             let why = self.config.disk_reserve.why_short(class, Space { free, ..space }, bytes);
@@ -189,7 +199,8 @@ impl Relay {
     pub(in crate::leader) fn results_waiting(&self) -> impl Iterator<Item = WaitingPart> {
         let no_disk = self.room.trouble.as_ref().map(|_| Reason::DISK_FULL);
         self.windows.waiting.iter().filter_map(move |id| {
-            let blob = self.blobs.get(id).filter(|blob| blob.is_of_result() && blob.up.is_some())?;
+            let blob =
+                self.blobs.get(id).filter(|blob| blob.is_of_result() && blob.up.is_some())?;
             let reason = no_disk.or_else(|| self.in_line.reason(*id))?;
             Some(WaitingPart { blob: *id, job: blob.owner(), reason })
         })
@@ -304,7 +315,6 @@ impl Relay {
         self.room.pending += bytes;
     }
 
-    /// It has.
     pub(super) fn file_grew(&mut self, id: BlobId, bytes: u64) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let charged = blob.disk.charged.min(bytes);
@@ -313,7 +323,8 @@ impl Relay {
         self.took_room(bytes);
     }
 
-    /// A blob was let in, and then there was no room for its file: it gives back its place, and asks for one again.
+    /// A blob was let in, and then there was no room for its file: it gives back its place, and
+    /// asks for one again.
     pub(super) fn found_no_room(&mut self, id: BlobId) {
         self.drop_all_stored(id);
         self.give_up_place(id);
@@ -369,7 +380,8 @@ impl Relay {
     /// The files of a blob go: there is room again, perhaps.
     fn gave_room(&mut self, id: BlobId, bytes: u64) {
         let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
-        self.room.going = Some((going.map_or(0, |(bytes, _)| bytes).saturating_add(bytes), self.now));
+        self.room.going =
+            Some((going.map_or(0, |(bytes, _)| bytes).saturating_add(bytes), self.now));
         self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
         if self.waits_for_disk().next().is_some() || self.is_low() {
             // It must not wait to be written again: another blob, or the log, needs the room.
@@ -413,7 +425,10 @@ mod tests {
         for (free, refuses) in [(12, false), (11, true)] {
             let space = Some(Space { free: free * MIB, total: 160 * MIB });
             relay.disk_done(DiskDone::Measured { mark: 0, space });
-            assert_eq!((relay.no_room_for_jobs(0).is_some(), relay.refuses_jobs()), (refuses, refuses));
+            assert_eq!(
+                (relay.no_room_for_jobs(0).is_some(), relay.refuses_jobs()),
+                (refuses, refuses)
+            );
         }
         // What is being removed is waited for.
         relay.gave_room(Uuid::from_u128(1), MIB);
@@ -433,8 +448,11 @@ mod tests {
         free(&mut relay, 17);
         for (number, purpose) in [(1, Purpose::Input), (2, Purpose::Input), (3, Purpose::Archive)] {
             let (id, size) = (Uuid::from_u128(number), 20 * MIB);
-            let open =
-                Open { purpose, flags: OpenFlags::KEEPS_SOURCE, ..announced(JobId(Uuid::nil()), "", size) };
+            let open = Open {
+                purpose,
+                flags: OpenFlags::KEEPS_SOURCE,
+                ..announced(JobId(Uuid::nil()), "", size)
+            };
             relay.expect(id, open.clone(), ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
             relay.open(ConnId(1), id, open);
         }
@@ -480,10 +498,17 @@ mod tests {
         relay.took_room(80 * MIB);
         relay.measured(0, Some(Space { free: 72 * MIB, total: 160 * MIB }));
         assert!(!relay.fits(Class::Upload, MIB), "other large files wait until it is certain");
-        assert_eq!((relay.no_room_for_jobs(MIB), relay.why_not_now(Class::Upload, MIB)), (None, None));
+        assert_eq!(
+            (relay.no_room_for_jobs(MIB), relay.why_not_now(Class::Upload, MIB)),
+            (None, None)
+        );
         relay.measured(80 * MIB, Some(Space { free: 13 * MIB, total: 160 * MIB }));
         assert_eq!(relay.no_room_for_jobs(MIB), None);
         assert!(relay.no_room_for_jobs(2 * MIB).is_some_and(|why| why.contains("--disk-reserve")));
-        assert!(relay.why_not_now(Class::Upload, MIB).is_some_and(|(reason, _)| reason == Reason::DISK_FULL));
+        assert!(
+            relay
+                .why_not_now(Class::Upload, MIB)
+                .is_some_and(|(reason, _)| reason == Reason::DISK_FULL)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! The end of a blob's way here: whether all of it came, and whether it is what its sender says. Once that is ruled it is final:
-//! a job was taken or a dataset is kept because of it. Only who checks a full digest can bring it into doubt.
+//! The end of a blob's way here: whether all of it came, and whether it is what its sender says.
+//! Once that is ruled it is final: a job was taken or a dataset is kept because of it. Only who
+//! checks a full digest can bring it into doubt.
 
 use chunking::message::{Done, Reason, Verdict};
 use chunking::{Digest, DigestKind};
@@ -20,7 +21,8 @@ enum Known {
     #[default]
     No,
     Ruled(Digest),
-    /// Who checked it asked for more, or another brings it from now on: then the sender has to say it again.
+    /// Who checked it asked for more, or another brings it from now on: then the sender has to say
+    /// it again.
     Doubted(Digest),
 }
 
@@ -81,7 +83,12 @@ impl Ruling {
     }
 
     /// A sender says that all was sent of a blob with a digest of this kind.
-    pub(super) fn on_done(&mut self, came: &mut Receiving, kind: DigestKind, said: Digest) -> Ruled {
+    pub(super) fn on_done(
+        &mut self,
+        came: &mut Receiving,
+        kind: DigestKind,
+        said: Digest,
+    ) -> Ruled {
         if !came.is_complete() {
             let held = came.held().held_count();
             self.idle_rounds = if held > self.held_at_done { 0 } else { self.idle_rounds + 1 };
@@ -90,13 +97,16 @@ impl Ruling {
                 return Ruled::Missing;
             }
             let (missing, count) = (came.missing_count(), came.plan().count());
-            let text = format!("{missing} of {count} chunks did not come whole in {IDLE_ROUNDS_MAX} rounds");
+            let text = format!(
+                "{missing} of {count} chunks did not come whole in {IDLE_ROUNDS_MAX} rounds"
+            );
             return Ruled::Failed(Reason::BAD_CHUNK, text);
         }
         // As far as a leader can say: full ones are checked at the ends.
         let is_full = said.kind != DigestKind::ChunkList;
         let fits = said.kind == kind && (is_full || came.chunk_list() == said);
-        // Chunks that were asked for again may have changed with their source: those make another chunk list.
+        // Chunks that were asked for again may have changed with their source: those make another
+        // chunk list.
         if let Known::Ruled(ruled) = self.known
             && ruled != said
             && (is_full || !fits)
@@ -126,7 +136,8 @@ impl Relay {
         match blob.ruling.on_done(&mut blob.came, blob.open.digest, said) {
             Ruled::Missing => {
                 let again = blob.came.missing();
-                // All that was sent has come; the rest of the window was spent on what could not be recognised.
+                // All that was sent has come; the rest of the window was spent on what could not be
+                // recognised.
                 let written_off = blob.up.as_mut().map_or(0, Up::write_off);
                 self.unpromise(conn, written_off);
                 self.look_at_held(conn);
@@ -138,8 +149,10 @@ impl Relay {
             Ruled::Conflict(ruled) => {
                 // Others count on it: what is here stays, whatever this peer says of it now.
                 tracing::warn!(blob = %id, %ruled, says = %said, "a second digest of a blob that is whole is refused");
-                let text = format!("the blob is whole and has the digest {ruled}, and this one is {said}");
-                let failed = Verdict::Failed { reason: Reason::CONFLICT, text: text.as_str().into() };
+                let text =
+                    format!("the blob is whole and has the digest {ruled}, and this one is {said}");
+                let failed =
+                    Verdict::Failed { reason: Reason::CONFLICT, text: text.as_str().into() };
                 self.say(conn, id, Says::Verdict(failed));
             }
             Ruled::Wrong => {
@@ -158,7 +171,7 @@ impl Relay {
             // Who brought it hears when it is certain.
             self.want_seal(id);
         } else if is_new || self.config.durable {
-            // One of an earlier life may be whole, and its job not taken yet.
+            // One of a previous run may be whole, and its job not taken yet.
             self.arrived(id);
         } else {
             self.say(conn, id, Says::Verdict(Verdict::Ok));
@@ -187,8 +200,8 @@ impl Relay {
         self.pump();
     }
 
-    /// What a blob hashes to has to be said again, if another connection than the last brings it from now on: it may bring other
-    /// bytes under the same id.
+    /// What a blob hashes to has to be said again, if another connection than the last brings it
+    /// from now on: it may bring other bytes under the same id.
     pub(in crate::leader) fn doubt_before(&mut self, conn: ConnId, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| !blob.is_from(conn)) {
             blob.ruling.doubt(true);
@@ -293,7 +306,8 @@ mod tests {
         assert_table("src/leader/relay/ruling.transitions.txt", &states, &events, name);
     }
 
-    /// Says Done until the answer is another one than the first; gives how often that came, and the other one.
+    /// Says Done until the answer is another one than the first; gives how often that came, and the
+    /// other one.
     fn say_done_again(machine: &mut Machine, digest: impl Fn(&mut Machine)) -> (u32, Reason) {
         digest(machine);
         let (mut times, first) = (1, machine.2.clone());
@@ -317,7 +331,7 @@ mod tests {
         );
         machine.1.remove(0);
         done(&mut machine);
-        assert!(matches!(machine.2, Some(Ruled::Failed(..))), "fewer than before are no news");
+        assert!(matches!(machine.2, Some(Ruled::Failed(..))), "fewer than before are not news");
         machine.1.insert(1, 1);
         assert_eq!(say_done_again(&mut machine, done), (9, Reason::BAD_CHUNK));
     }

@@ -1,5 +1,5 @@
-//! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the disk, and one of an earlier
-//! life goes on where it was.
+//! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the
+//! disk, and one of an earlier life goes on where it was.
 
 use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};
@@ -15,7 +15,8 @@ use crate::store::blobs::{DiskOp, SealError};
 /// Times that all of a blob is asked for again, because the disk did not keep it.
 const UNSEALED_MAX: u32 = 2;
 
-/// Whether what is here of a blob was written in an earlier life, and has to be looked at before somebody goes on with it.
+/// Whether what is here of a blob was written in a previous run, and has to be looked at before
+/// somebody goes on with it.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Leftover {
     /// It was not, or has been looked at.
@@ -44,7 +45,8 @@ impl Leftover {
 }
 
 impl Relay {
-    /// A blob of an earlier life: with a digest if all of it is certain to be here, else what came of it.
+    /// A blob of a previous run: with a digest if all of it is certain to be here, else what came
+    /// of it.
     pub(in crate::leader) fn restore(
         &mut self,
         id: BlobId,
@@ -68,7 +70,8 @@ impl Relay {
         self.insert(id, blob);
     }
 
-    /// The inputs of a job of an earlier life that had begun to come: they keep their place, as they had it then.
+    /// The inputs of a job of a previous run that had begun to come: they keep their place, as they
+    /// had it then.
     pub(in crate::leader) fn restore_places(&mut self, ids: &[BlobId]) {
         self.belong_together(ids);
         if ids.iter().any(|id| self.blobs.get(id).is_some_and(|blob| blob.chunks.bytes() > 0)) {
@@ -76,7 +79,8 @@ impl Relay {
         }
     }
 
-    /// Somebody goes on with a blob of an earlier life: what is here of it is looked at first. False if that need not be.
+    /// Somebody goes on with a blob of a previous run: what is here of it is looked at first. False
+    /// if that need not be.
     pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         let resuming = Leftover::Checking(Some((conn, Box::new(open.clone()))));
@@ -121,7 +125,8 @@ impl Relay {
         }
     }
 
-    /// All of a blob has come, and who brought it says what it hashes to: it is made certain that it is on the disk.
+    /// All of a blob has come, and who brought it says what it hashes to: it is made certain that
+    /// it is on the disk.
     pub(super) fn want_seal(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
             blob.disk.want_seal();
@@ -130,7 +135,8 @@ impl Relay {
     }
 
     pub(super) fn seal_if_whole(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Wanted) else {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Wanted)
+        else {
             return;
         };
         let Some(digest) = blob.ruling.digest().filter(|_| blob.is_written()) else { return };
@@ -146,7 +152,10 @@ impl Relay {
 
     pub(super) fn sealed(&mut self, id: BlobId, result: Result<(), SealError>) {
         let now = self.now;
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Asked) else { return };
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.disk.seal == Seal::Asked)
+        else {
+            return;
+        };
         match result {
             Ok(()) => {
                 blob.disk.seal = Seal::Set;
@@ -163,8 +172,8 @@ impl Relay {
                     blob.disk.seal = Seal::Wanted;
                     return;
                 }
-                // What of it is on the disk is not known, and trying again would not tell: it has to come again, or cannot
-                // be had. With a full disk that waits until there is room.
+                // What of it is on the disk is not known, and trying again would not tell: it has
+                // to come again, or cannot be had. With a full disk that waits until there is room.
                 let comes_again = blob.open.flags.has(OpenFlags::KEEPS_SOURCE);
                 if !comes_again || blob.disk.unsealed > UNSEALED_MAX {
                     return self.fail(id, Reason::IO, text);

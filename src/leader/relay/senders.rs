@@ -1,11 +1,13 @@
 //! Who brings: how much each connection may send at a time, and where what comes finds its memory.
 //!
-//! A promise is not memory. Fast senders are promised buffers of the pool, in equal shares, and each peer has one share, however many
-//! connections and transfers it has. One from which nothing has come yet may send a few chunks, for which nothing is kept free. A
-//! promise that is not used stays, and keeps nothing free any more. A chunk that comes holds its buffer for a moment: if it
-//! is not whole by then and buffers are scarce, it leaves the pool, and its connection is a slow one. Chunks of slow ones come
-//! into memory of their own, in places of which there are as many as there are buffers; those that find none are not read
-//! until it is their turn. So whatever slow, silent and hostile senders do, the pool is there for those that use it.
+//! A promise is not memory. Fast senders are promised buffers of the pool, in equal shares, and
+//! each peer has one share, however many connections and transfers it has. One from which nothing
+//! has come yet may send a few chunks, for which nothing is kept free. A promise that is not used
+//! stays, and keeps nothing free any more. A chunk that comes holds its buffer for a moment: if it
+//! is not whole by then and buffers are scarce, it leaves the pool, and its connection is a slow
+//! one. Chunks of slow ones come into memory of their own, in places of which there are as many as
+//! there are buffers; those that find none are not read until it is their turn. So whatever slow,
+//! silent and hostile senders do, the pool is there for those that use it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -28,7 +30,8 @@ const QUICK_CHUNK: Duration = Duration::from_millis(250);
 /// A promise that is not used for so long keeps no buffer free, where buffers are scarce.
 const PROMISE_IDLE: Duration = Duration::from_millis(250);
 
-/// A slow sender that has a place and sends nothing for so long makes room for the next one that waits for a place.
+/// A slow sender that has a place and sends nothing for so long makes room for the next one that
+/// waits for a place.
 const PLACE_IDLE: Duration = Duration::from_secs(2);
 
 /// One connection that brings.
@@ -204,7 +207,8 @@ impl Relay {
         self.promise_less(conn, chunks, chunks);
     }
 
-    /// A connection may send so many chunks less, and so many buffers are not kept free for it, or more if it does not need them.
+    /// A connection may send so many chunks less, and so many buffers are not kept free for it, or
+    /// more if it does not need them.
     fn promise_less(&mut self, conn: ConnId, chunks: u32, buffers: u32) {
         let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
         let chunks = chunks.min(sender.outstanding);
@@ -218,7 +222,8 @@ impl Relay {
     pub(super) fn unpromise(&mut self, conn: ConnId, chunks: u32) {
         self.promise_less(conn, chunks, 0);
         let sender = self.senders.by_conn.get(&conn);
-        let is_idle = sender.is_some_and(|sender| sender.outstanding == 0 && sender.began.is_none());
+        let is_idle =
+            sender.is_some_and(|sender| sender.outstanding == 0 && sender.began.is_none());
         if is_idle && !self.senders.waiting.contains(&conn) {
             self.senders.places.remove(&conn);
         }
@@ -234,7 +239,9 @@ impl Relay {
         sender.backed -= buffers;
         self.senders.kept_free -= buffers as usize;
         let Some(share) = self.senders.shares.get_mut(&sender.peer) else {
-            return broken!("{buffers} buffers were kept free for {conn}, whose client has no share");
+            return broken!(
+                "{buffers} buffers were kept free for {conn}, whose client has no share"
+            );
         };
         count_down!(*share, buffers, "{buffers} buffers less for {conn} than its client has");
         if *share == 0 {
@@ -247,7 +254,8 @@ impl Relay {
         &mut self.sender(conn).held
     }
 
-    /// The next ones of those that wait for their connection are looked at: as many as may find something.
+    /// The next ones of those that wait for their connection are looked at: as many as may find
+    /// something.
     pub(super) fn look_at_held(&mut self, conn: ConnId) {
         for _ in 0..NEW_CHUNKS {
             let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
@@ -256,7 +264,8 @@ impl Relay {
         }
     }
 
-    /// Whether a blob that waits does so because its connection has all that it may send, and not for room here.
+    /// Whether a blob that waits does so because its connection has all that it may send, and not
+    /// for room here.
     pub(super) fn is_held_back(&mut self, conn: ConnId) -> bool {
         let sender = self.sender(conn);
         sender.outstanding > 0 || sender.began.is_some() || sender.pace == Pace::Slow
@@ -295,7 +304,8 @@ impl Relay {
         Starts::Waits
     }
 
-    /// What a connection that had to wait was given, if it is its turn: a buffer, or `None` if it has a place.
+    /// What a connection that had to wait was given, if it is its turn: a buffer, or `None` if it
+    /// has a place.
     pub(in crate::leader) fn turn(&mut self, conn: ConnId) -> Option<Memory> {
         let ready = self.senders.ready.remove(&conn)?;
         Some(ready.map_or(Memory::Own, Memory::Pooled))
@@ -329,7 +339,8 @@ impl Relay {
                 (self.sender(conn).began, self.sender(conn).used_at) = (Some(now), now);
                 self.senders.ready.insert(conn, None);
                 self.out.push_back(Out::Turn { conn });
-            } else if self.senders.by_conn.get(&conn).is_some_and(|sender| !sender.held.is_empty()) {
+            } else if self.senders.by_conn.get(&conn).is_some_and(|sender| !sender.held.is_empty())
+            {
                 self.senders.places.insert(conn);
                 self.sender(conn).used_at = now;
                 self.look_at_held(conn);
@@ -347,7 +358,9 @@ impl Relay {
             return Linger::Leaves;
         }
         let parked: usize = self.senders.parked.values().sum();
-        if parked.saturating_add(have) > self.config.buffers.saturating_mul(crate::wire::BUFFER_BYTES) {
+        if parked.saturating_add(have)
+            > self.config.buffers.saturating_mul(crate::wire::BUFFER_BYTES)
+        {
             return Linger::Dropped;
         }
         self.senders.parked.insert(conn, have);
@@ -355,7 +368,8 @@ impl Relay {
         Linger::Waits
     }
 
-    /// Nothing comes of a chunk in memory of its own. Says whether its connection has to wait for its turn again.
+    /// Nothing comes of a chunk in memory of its own. Says whether its connection has to wait for
+    /// its turn again.
     pub(in crate::leader) fn chunk_rests(&mut self, conn: ConnId, have: usize) -> bool {
         let others_wait = self.senders.for_place.iter().any(|other| *other != conn);
         if !others_wait || !self.senders.places.remove(&conn) {
@@ -403,9 +417,11 @@ impl Relay {
     pub(super) fn take_back_promises(&mut self) {
         let now = self.now;
         if self.is_scarce() {
-            let idle = |sender: &Sender| sender.backed > 0 && sender.used_at.plus(PROMISE_IDLE) <= now;
+            let idle =
+                |sender: &Sender| sender.backed > 0 && sender.used_at.plus(PROMISE_IDLE) <= now;
             let senders = self.senders.by_conn.iter().filter(|(_, sender)| idle(sender));
-            let idle: Vec<(ConnId, u32)> = senders.map(|(conn, sender)| (*conn, sender.backed)).collect();
+            let idle: Vec<(ConnId, u32)> =
+                senders.map(|(conn, sender)| (*conn, sender.backed)).collect();
             for (conn, backed) in idle {
                 self.keep_less_free(conn, backed);
             }
@@ -423,7 +439,9 @@ impl Relay {
             let by_conn = &self.senders.by_conn;
             let is_idle = |conn: &ConnId| {
                 let sender = by_conn.get(conn);
-                sender.is_none_or(|sender| sender.began.is_none() && sender.used_at.plus(PLACE_IDLE) <= now)
+                sender.is_none_or(|sender| {
+                    sender.began.is_none() && sender.used_at.plus(PLACE_IDLE) <= now
+                })
             };
             self.senders.places.retain(|conn| !is_idle(conn));
         }

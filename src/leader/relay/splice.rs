@@ -1,8 +1,10 @@
-//! Chunks that pass through while they come: what has arrived of one is on its way out before the rest is here.
+//! Chunks that pass through while they come: what has arrived of one is on its way out before the
+//! rest is here.
 //!
-//! One receiver, which has room, nothing else to take and checks what it gets, and a sender that keeps what it sends: then
-//! the chunk counts as passed on when it begins. If it breaks on the way, its receiver has got bytes that are not to be used, is told so
-//! (Void), and the sender is asked for it again.
+//! One receiver, which has room, nothing else to take and checks what it gets, and a sender that
+//! keeps what it sends: then the chunk counts as passed on when it begins. If it breaks on the way,
+//! its receiver has got bytes that are not to be used, is told so (Void), and the sender is asked
+//! for it again.
 
 use chunking::message::{Reason, Verdict, Void};
 
@@ -36,8 +38,8 @@ pub(super) struct Counts {
 }
 
 impl Relay {
-    /// Where a chunk that begins can be spliced to, if it can. `reserve_pipe` is asked last: it takes a
-    /// pipe if nothing waits to be sent there, and says whether it has.
+    /// Where a chunk that begins can be spliced to, if it can. `reserve_pipe` is asked last: it
+    /// takes a pipe if nothing waits to be sent there, and says whether it has.
     pub(in crate::leader) fn splice_target(
         &mut self,
         conn: ConnId,
@@ -51,7 +53,9 @@ impl Relay {
         }
         let blob = blobs.get_mut(&id).filter(|blob| blob.route == Route::Forward)?;
         let index = blob.came.plan().check(&start.head, start.sent_len).ok()?;
-        if start.sent_len < THROUGH_BYTES_MIN || check_crcs(&start.head, start.head.crc_sent).is_err() {
+        if start.sent_len < THROUGH_BYTES_MIN
+            || check_crcs(&start.head, start.head.crc_sent).is_err()
+        {
             return None;
         }
         let Blob { came, downs, chunks, up, .. } = blob;
@@ -84,7 +88,8 @@ impl Relay {
         if let Some(up) = self.arrives_no_more(conn, id) {
             up.heard_at = now;
         }
-        // Who is slow sends by buffer from now on, so that receivers are not kept waiting for each chunk.
+        // Who is slow sends by buffer from now on, so that receivers are not kept waiting for each
+        // chunk.
         if let Some(line) = self.lines.get_mut(conn) {
             line.brings_slowly |= matches!(how, Spliced::Stalled | Spliced::Slow);
         }
@@ -109,9 +114,12 @@ impl Relay {
         self.pump();
     }
 
-    /// Asks for what is missing of a blob whose sender has said Done before, and will not say it again by itself.
+    /// Asks for what is missing of a blob whose sender has said Done before, and will not say it
+    /// again by itself.
     fn ask_for_what_was_done(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.ruling.digest().is_some()) else { return };
+        let Some(blob) = self.blobs.get(&id).filter(|blob| blob.ruling.digest().is_some()) else {
+            return;
+        };
         if let Some(conn) = blob.can_ask() {
             let again = blob.came.missing();
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));

@@ -1,5 +1,5 @@
-//! What waits: chunks in memory, and in files beneath the data directory. It names operations and takes their outcomes; a
-//! driver has the files.
+//! What waits: chunks in memory, and in files beneath the data directory. It names operations and
+//! takes their outcomes; a driver has the files.
 
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ impl Relay {
         }
     }
 
-    /// After a while one chunk is written to a disk that took nothing: if that goes well, the others follow.
+    /// After a while one chunk is written to a disk that took nothing: if that goes well, the
+    /// others follow.
     pub(super) fn try_the_disk_again(&mut self) {
         let now = self.now;
         let Some((_, since)) = &mut self.room.trouble else { return };
@@ -96,9 +97,12 @@ impl Relay {
         }
     }
 
-    /// After chunks went out: what need not be kept goes, and what nobody takes soon leaves the memory that others need.
+    /// After chunks went out: what need not be kept goes, and what nobody takes soon leaves the
+    /// memory that others need.
     pub(super) fn settle_memory(&mut self, id: BlobId) {
-        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.chunks.in_memory() > 0) else { return };
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.chunks.in_memory() > 0) else {
+            return;
+        };
         if !self.config.durable && blob.passes_on() {
             let sent = |index: &u32| blob.downs.iter().all(|down| down.is_done_with(*index));
             let gone: Vec<u32> = blob.chunks.unwritten().filter(sent).collect();
@@ -128,7 +132,9 @@ impl Relay {
     pub(in crate::leader) fn disk_done(&mut self, done: DiskDone) {
         match done {
             DiskDone::Written { blob, index, result } => self.written(blob, index, result),
-            DiskDone::Read { blob, index, conn, result } => self.was_read(blob, index, conn, result),
+            DiskDone::Read { blob, index, conn, result } => {
+                self.was_read(blob, index, conn, result)
+            }
             DiskDone::Sealed { blob, result } => self.sealed(blob, result),
             DiskDone::Checked { blob, result } => self.checked(blob, result),
             DiskDone::Measured { mark, space } => self.measured(mark, space),
@@ -207,8 +213,8 @@ impl Relay {
         self.chunks_sent(conn, 1);
     }
 
-    /// A chunk of a result that is kept cannot be read: who wanted it hears why. What is here stays, as the next read may go well,
-    /// and an operator may want to look at it.
+    /// A chunk of a result that is kept cannot be read: who wanted it hears why. What is here
+    /// stays, as the next read may go well, and an operator may want to look at it.
     fn cannot_be_given(&mut self, conn: ConnId, id: BlobId, trouble: &str) {
         self.detach(conn, id);
         self.abort(

@@ -44,7 +44,6 @@ pub struct RelayStats {
 }
 
 impl RelayStats {
-    /// For operators.
     pub(in crate::leader) fn describe(&self) -> Spool {
         Spool {
             spool_bytes: self.bytes,
@@ -68,13 +67,15 @@ impl Relay {
         }
     }
 
-    /// Why there is no room for so many blobs with names of so many bytes more, if there is none: what is known of each is in
-    /// memory, however little of it has come.
+    /// Why there is no room for so many blobs with names of so many bytes more, if there is none:
+    /// what is known of each is in memory, however little of it has come.
     pub(in crate::leader) fn too_many(&self, more: usize, names_bytes: usize) -> Option<TooMany> {
         let (count, bytes) =
             (self.blobs.len().saturating_add(more), self.names_bytes.saturating_add(names_bytes));
         match () {
-            () if count > BLOBS_MAX => Some(TooMany { value: count, limit: BLOBS_MAX, of: "large files" }),
+            () if count > BLOBS_MAX => {
+                Some(TooMany { value: count, limit: BLOBS_MAX, of: "large files" })
+            }
             () if bytes > BLOB_NAMES_BYTES_MAX => Some(TooMany {
                 value: bytes,
                 limit: BLOB_NAMES_BYTES_MAX,
@@ -111,7 +112,6 @@ pub(in crate::leader) struct TooMany {
     pub(in crate::leader) value: usize,
     /// How much there may be.
     pub(in crate::leader) limit: usize,
-    /// Of what.
     pub(in crate::leader) of: &'static str,
 }
 

@@ -1,6 +1,6 @@
-//! The one base64 engine: standard alphabet, padding always written and always wanted, stray bits in the last
-//! character let through as .NET does (M14). It knows nothing of JSON. The reader, the writer and the content
-//! stream use it.
+//! The one base64 engine: standard alphabet, padding always written and always wanted, stray bits
+//! in the last character let through as .NET does (M14). It knows nothing of JSON. The reader, the
+//! writer and the content stream use it.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,8 @@ const FORM: GeneralPurposeConfig = PAD.with_decode_allow_trailing_bits(true);
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 static ENGINE: LazyLock<Fastest> = LazyLock::new(|| Fastest::standard(FORM));
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-static ENGINE: LazyLock<Fastest> = LazyLock::new(|| Fastest::new(&base64::alphabet::STANDARD, FORM));
+static ENGINE: LazyLock<Fastest> =
+    LazyLock::new(|| Fastest::new(&base64::alphabet::STANDARD, FORM));
 
 /// Why a text is not base64, and how many of its characters were good.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,8 +40,8 @@ pub(crate) fn decode(text: &[u8]) -> Result<Vec<u8>, Fault> {
     ENGINE.decode(text).map_err(|error| fault(&error, text.len()))
 }
 
-/// Decodes whole quads into `out`, which must have room for three bytes a quad, and says how many bytes came
-/// out.
+/// Decodes whole quads into `out`, which must have room for three bytes a quad, and says how many
+/// bytes came out.
 pub(crate) fn decode_into(quads: &[u8], out: &mut [u8]) -> Result<usize, Fault> {
     ENGINE.decode_slice(quads, out).map_err(|error| match error {
         DecodeSliceError::DecodeError(error) => fault(&error, quads.len()),
@@ -60,7 +61,11 @@ fn fault(error: &DecodeError, len: usize) -> Fault {
 
 /// The fault of a character that base64 does not have, or not there.
 pub(crate) fn bad_byte(offset: usize, byte: u8) -> Fault {
-    let reason = if byte == b'=' { "misplaced '='".to_owned() } else { format!("'{}'", byte.escape_ascii()) };
+    let reason = if byte == b'=' {
+        "misplaced '='".to_owned()
+    } else {
+        format!("'{}'", byte.escape_ascii())
+    };
     Fault { offset, reason }
 }
 

@@ -1,6 +1,6 @@
-//! The reader's own faults put into words: where a text stops being JSON, what was found in a value's place,
-//! what is over a limit. It quotes at most a few characters of what a peer sent. The reader and the content
-//! stream use it.
+//! The reader's own faults put into words: where a text stops being JSON, what was found in a
+//! value's place, what is over a limit. It quotes at most a few characters of what a peer sent. The
+//! reader and the content stream use it.
 
 use crate::model::error::{ModelError, Place, count, quote};
 use crate::model::limits::NEST_DEPTH_MAX;

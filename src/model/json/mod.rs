@@ -1,6 +1,6 @@
-//! JSON as System.Text.Json writes and reads it by default (M13, M14). `read` and `write` know nothing of any
-//! single model, and no model knows how JSON is spelled; `JsonModel` is the seam between the two. Only the
-//! models call it.
+//! JSON as System.Text.Json writes and reads it by default (M13, M14). `read` and `write` know
+//! nothing of any single model, and no model knows how JSON is spelled; `JsonModel` is the seam
+//! between the two. Only the models call it.
 
 pub(crate) mod base64;
 pub(crate) mod fault;
@@ -25,7 +25,8 @@ pub trait JsonModel: Sized {
     /// Writes the members, in the order of their declaration.
     fn write(&self, object: &mut ObjectWriter<'_>);
 
-    /// About how long the JSON will be, so that a large content is encoded into place and not moved.
+    /// About how long the JSON will be, so that a large content is encoded into place and not
+    /// moved.
     fn json_bytes(&self) -> usize {
         256
     }

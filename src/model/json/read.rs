@@ -1,7 +1,7 @@
-//! Reads one JSON object into the members its model knows, as borrowed text, and gives them out typed (M14):
-//! names are case-sensitive, unknown members are passed over, of a repeated member the last counts. It never
-//! builds a tree and never copies a content before decoding it. The models call it, each with its own
-//! `Schema`.
+//! Reads one JSON object into the members its model knows, as borrowed text, and gives them out
+//! typed (M14): names are case-sensitive, unknown members are passed over, of a repeated member the
+//! last counts. It never builds a tree and never copies a content before decoding it. The models
+//! call it, each with its own `Schema`.
 
 use serde::de::Deserializer as _;
 use serde_json::value::RawValue;
@@ -34,7 +34,8 @@ impl<'a> Object<'a> {
     /// Finds the members in a whole payload.
     pub fn parse(schema: Schema, payload: &'a [u8]) -> Result<Self, ModelError> {
         let place = Place::model(schema.name);
-        let text = str::from_utf8(payload).map_err(|error| not_utf8(place, payload, error.valid_up_to()))?;
+        let text = str::from_utf8(payload)
+            .map_err(|error| not_utf8(place, payload, error.valid_up_to()))?;
         let depth = nest_depth(text);
         if depth > NEST_DEPTH_MAX {
             return Err(too_deep(place, depth));
@@ -86,9 +87,15 @@ impl<'a> Object<'a> {
     }
 
     /// Refuses a null where .NET's type has none; a missing member passes.
-    pub fn refuse_null(&self, member: &'static str, expected: &'static str) -> Result<(), ModelError> {
+    pub fn refuse_null(
+        &self,
+        member: &'static str,
+        expected: &'static str,
+    ) -> Result<(), ModelError> {
         match self.raw(member) {
-            Some(value) if value.is_null() => Err(ModelError::Null { place: self.place(member), expected }),
+            Some(value) if value.is_null() => {
+                Err(ModelError::Null { place: self.place(member), expected })
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -99,14 +106,26 @@ impl<'a> Object<'a> {
     }
 
     /// A string of at most `bytes_max` bytes.
-    pub fn name(&self, member: &'static str, bytes_max: usize) -> Result<Option<String>, ModelError> {
+    pub fn name(
+        &self,
+        member: &'static str,
+        bytes_max: usize,
+    ) -> Result<Option<String>, ModelError> {
         self.value(member).map(|value| value.name(bytes_max)).transpose()
     }
 
     /// A string of one to `bytes_max` bytes that must be there.
-    pub fn needed_name(&self, member: &'static str, bytes_max: usize) -> Result<String, ModelError> {
+    pub fn needed_name(
+        &self,
+        member: &'static str,
+        bytes_max: usize,
+    ) -> Result<String, ModelError> {
         let name = self.need(member, "a string", self.name(member, bytes_max)?)?;
-        if name.is_empty() { Err(ModelError::Empty { place: self.place(member) }) } else { Ok(name) }
+        if name.is_empty() {
+            Err(ModelError::Empty { place: self.place(member) })
+        } else {
+            Ok(name)
+        }
     }
 
     /// A Guid in D form.
@@ -147,12 +166,20 @@ impl<'a> Object<'a> {
     }
 
     /// A list of at most `items_max` values, nulls among them.
-    pub fn list(&self, member: &'static str, items_max: usize) -> Result<Option<Vec<Value<'a>>>, ModelError> {
+    pub fn list(
+        &self,
+        member: &'static str,
+        items_max: usize,
+    ) -> Result<Option<Vec<Value<'a>>>, ModelError> {
         self.value(member).map(|value| value.list(items_max)).transpose()
     }
 
     /// An object of another model.
-    pub fn object(&self, member: &'static str, schema: Schema) -> Result<Option<Object<'a>>, ModelError> {
+    pub fn object(
+        &self,
+        member: &'static str,
+        schema: Schema,
+    ) -> Result<Option<Object<'a>>, ModelError> {
         self.value(member).map(|value| value.object(schema)).transpose()
     }
 }
@@ -177,8 +204,8 @@ impl<'a> Value<'a> {
         if !inner.contains('\\') {
             return Ok(inner.to_owned());
         }
-        // The escapes were checked when the members were found; only halves of surrogate pairs are left to go
-        // wrong.
+        // The escapes were checked when the members were found; only halves of surrogate pairs are
+        // left to go wrong.
         serde_json::from_str(self.text)
             .map_err(|_| ModelError::BadText { place: self.place, found: describe(self.text) })
     }
@@ -202,7 +229,8 @@ impl<'a> Value<'a> {
     pub fn guid(&self) -> Result<Uuid, ModelError> {
         self.inner("a Guid string")?;
         let text = self.text()?;
-        // The length leaves only the D form: N has 32 characters, the forms in braces and parentheses 38.
+        // The length leaves only the D form: N has 32 characters, the forms in braces and
+        // parentheses 38.
         let guid = if text.len() == 36 { Uuid::try_parse(&text).ok() } else { None };
         guid.ok_or_else(|| ModelError::BadGuid { place: self.place, found: describe(self.text) })
     }
@@ -222,8 +250,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Reads a whole number from `min` to `max`. Like .NET it takes no fraction, no exponent and no string of
-    /// digits.
+    /// Reads a whole number from `min` to `max`. Like .NET it takes no fraction, no exponent and no
+    /// string of digits.
     pub fn whole<T: TryFrom<i128>>(&self, min: i64, max: u64) -> Result<T, ModelError> {
         let digits = self.text.strip_prefix('-').unwrap_or(self.text);
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,14 +1,14 @@
-//! Fast passes over JSON text that decide nothing but where something is: the end of a run of ordinary
-//! characters, the depth of the nesting. They hold no state and do not care whether the text is valid. The
-//! reader and the content stream use them.
+//! Fast passes over JSON text that decide nothing but where something is: the end of a run of
+//! ordinary characters, the depth of the nesting. They hold no state and do not care whether the
+//! text is valid. The reader and the content stream use them.
 
 use crate::model::limits::NEST_DEPTH_MAX;
 
 /// How many bytes come before the next quote or backslash.
 pub(crate) fn plain_run(bytes: &[u8]) -> usize {
-    // Looked at block by block without a branch inside a block, which the compiler turns into vector
-    // instructions; with a closure that may stop early it does not, and contents pass at a fifth of the
-    // speed.
+    // Looked at block by block without a branch inside a block, which the compiler turns into
+    // vector instructions; with a closure that may stop early it does not, and contents pass at a
+    // fifth of the speed.
     let (blocks, _) = bytes.as_chunks::<64>();
     let mut clean = 0_usize;
     for block in blocks {
@@ -28,8 +28,8 @@ pub(crate) fn plain_run(bytes: &[u8]) -> usize {
 
 /// How deep `text` nests, or any smaller number while that is certainly within the limit.
 pub(super) fn nest_depth(text: &str) -> u32 {
-    // A text cannot nest deeper than it has openers, and counting those is one quick pass. Nearly every
-    // payload is done with that; only one with very many files or entries is walked.
+    // A text cannot nest deeper than it has openers, and counting those is one quick pass. Nearly
+    // every payload is done with that; only one with very many files or entries is walked.
     if openers(text.as_bytes()) <= u64::from(NEST_DEPTH_MAX) {
         return 0;
     }
@@ -39,7 +39,8 @@ pub(super) fn nest_depth(text: &str) -> u32 {
         let mut used = 1_usize;
         if in_string {
             let run = plain_run(rest);
-            // A backslash takes the next byte with it, so that an escaped quote does not end the string.
+            // A backslash takes the next byte with it, so that an escaped quote does not end the
+            // string.
             let escape = rest.get(run) == Some(&b'\\');
             in_string = escape;
             used = run.saturating_add(if escape { 2 } else { 1 });
@@ -58,7 +59,8 @@ pub(super) fn nest_depth(text: &str) -> u32 {
 }
 
 fn openers(bytes: &[u8]) -> u64 {
-    // Counted in blocks that fit a byte, for the same reason as above. `{` and `[` differ in one bit only.
+    // Counted in blocks that fit a byte, for the same reason as above. `{` and `[` differ in one
+    // bit only.
     bytes.chunks(64).fold(0, |all, block| {
         let mut openers = 0_u8;
         for byte in block {

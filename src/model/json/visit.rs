@@ -1,5 +1,6 @@
-//! How serde walks a payload for the reader: it hands out the text of each value and looks into none. Nothing
-//! is copied, and a value that is not wanted is skipped without recursion. Only the reader uses it.
+//! How serde walks a payload for the reader: it hands out the text of each value and looks into
+//! none. Nothing is copied, and a value that is not wanted is skipped without recursion. Only the
+//! reader uses it.
 
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;

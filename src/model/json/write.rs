@@ -1,6 +1,7 @@
-//! Writes JSON exactly as System.Text.Json does by default (M13): no spaces, nulls written, every character
-//! that is not plain ASCII or that HTML knows escaped in upper-case hexadecimal, base64 not escaped at all.
-//! It never fails and never reorders. The models call it, each for its own members.
+//! Writes JSON exactly as System.Text.Json does by default (M13): no spaces, nulls written, every
+//! character that is not plain ASCII or that HTML knows escaped in upper-case hexadecimal, base64
+//! not escaped at all. It never fails and never reorders. The models call it, each for its own
+//! members.
 
 use uuid::Uuid;
 
@@ -16,7 +17,8 @@ pub fn object(out: &mut String, fill: impl FnOnce(&mut ObjectWriter<'_>)) {
 
 /// Writes the members of one object.
 ///
-/// The text is pure ASCII, so the `String` underneath becomes the frame's bytes without another look.
+/// The text is pure ASCII, so the `String` underneath becomes the frame's bytes without another
+/// look.
 #[derive(Debug)]
 pub struct ObjectWriter<'o> {
     out: &'o mut String,
@@ -168,7 +170,8 @@ fn escape(out: &mut String, c: char) {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 out.push_str("\\u");
                 for shift in [12, 8, 4, 0] {
-                    let digit = char::from_digit(u32::from((*unit >> shift) & 0xF), 16).unwrap_or('0');
+                    let digit =
+                        char::from_digit(u32::from((*unit >> shift) & 0xF), 16).unwrap_or('0');
                     out.push(digit.to_ascii_uppercase());
                 }
             }

@@ -1,5 +1,5 @@
-//! Decodes the base64 of one content after another, in bulk, through one buffer of fixed size. It knows
-//! nothing of where in the JSON it stands. Only the content stream uses it.
+//! Decodes the base64 of one content after another, in bulk, through one buffer of fixed size. It
+//! knows nothing of where in the JSON it stands. Only the content stream uses it.
 
 use super::token::{BadEscape, Escape, Taken};
 use crate::model::error::count;
@@ -53,8 +53,13 @@ impl Content {
         self.bytes
     }
 
-    /// Takes the next bytes of the string; they are all decoded when it ends, but not all handed out before.
-    pub(super) fn take(&mut self, rest: &[u8], emit: &mut impl FnMut(&[u8])) -> Result<Taken, Fault> {
+    /// Takes the next bytes of the string; they are all decoded when it ends, but not all handed
+    /// out before.
+    pub(super) fn take(
+        &mut self,
+        rest: &[u8],
+        emit: &mut impl FnMut(&[u8]),
+    ) -> Result<Taken, Fault> {
         let mut used = 0_usize;
         while let Some(&byte) = rest.get(used) {
             if self.escape.is_open() {
@@ -97,7 +102,8 @@ impl Content {
         if self.held > 0 {
             // An incomplete quad is always a fault; the decoder knows which.
             let held = self.quad.get(..self.held).unwrap_or_default();
-            let fault = base64::decode(held).err().unwrap_or_else(|| base64::missing_padding(self.held));
+            let fault =
+                base64::decode(held).err().unwrap_or_else(|| base64::missing_padding(self.held));
             return Err(self.fault(fault));
         }
         self.flush(emit);
@@ -146,7 +152,8 @@ impl Content {
             let (now, later) = rest.split_at_checked(room).unwrap_or((rest, &[]));
             let out = self.out.get_mut(self.filled..).unwrap_or_default();
             let made = base64::decode_into(now, out).map_err(|fault| self.fault(fault))?;
-            // A quad with padding is the last of what the engine takes, and gives fewer bytes than it could.
+            // A quad with padding is the last of what the engine takes, and gives fewer bytes than
+            // it could.
             self.closed = made < now.len() / 4 * 3;
             self.filled = self.filled.saturating_add(made);
             self.chars = self.chars.saturating_add(count(now.len()));
@@ -157,6 +164,9 @@ impl Content {
     }
 
     fn fault(&self, fault: base64::Fault) -> Fault {
-        Fault::Base64 { offset: self.chars.saturating_add(count(fault.offset)), reason: fault.reason }
+        Fault::Base64 {
+            offset: self.chars.saturating_add(count(fault.offset)),
+            reason: fault.reason,
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What the content stream is told and what it tells: the shape of the payload, the events, the residue.
-//! Plain data without rules of its own. Connections use it with the stream.
+//! What the content stream is told and what it tells: the shape of the payload, the events, the
+//! residue. Plain data without rules of its own. Connections use it with the stream.
 
 use crate::model::error::Place;
 
@@ -14,7 +14,8 @@ pub enum Shape {
     CachePutRequest,
 }
 
-/// The contents of a result. What a program printed may be as long as its archive, so it is handed out too.
+/// The contents of a result. What a program printed may be as long as its archive, so it is handed
+/// out too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResultSlot {
     /// `OutputArchive`.
@@ -97,7 +98,8 @@ impl Shape {
     pub(super) fn content_place(self, slot: usize) -> Place {
         match self {
             Self::JobRequest => Place::nth("InputFile", slot).member(LISTED),
-            // Of its contents only the archive is in base64, which is all that can be wrong with one.
+            // Of its contents only the archive is in base64, which is all that can be wrong with
+            // one.
             Self::JobResult => Place::model("JobResult").member(ResultSlot::Archive.member()),
             Self::CachePutRequest => Place::nth("CacheEntry", slot).member(LISTED),
         }
@@ -107,10 +109,12 @@ impl Shape {
 /// The member of a file or an entry that is its content.
 pub(super) const LISTED: &str = "Content";
 
-/// Something that happened to a content. The slot is the position in the list, or that of a [`ResultSlot`].
+/// Something that happened to a content. The slot is the position in the list, or that of a
+/// [`ResultSlot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentEvent<'a> {
-    /// A content begins. If the slot had one before, that one is void: of a repeated member the last counts.
+    /// A content begins. If the slot had one before, that one is void: of a repeated member the
+    /// last counts.
     Begin {
         /// Which content.
         slot: usize,
@@ -136,8 +140,9 @@ pub enum ContentEvent<'a> {
 pub struct Residue {
     /// The payload with `""` in the place of every content that was handed out.
     pub json: Vec<u8>,
-    /// How long each slot's content is. A slot that is not here, or `None`, has no content: if one was handed
-    /// out, a later repetition of the member took its place, and the receiver throws it away.
+    /// How long each slot's content is. A slot that is not here, or `None`, has no content: if one
+    /// was handed out, a later repetition of the member took its place, and the receiver throws it
+    /// away.
     pub lens: Vec<Option<u64>>,
 }
 

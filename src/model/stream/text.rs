@@ -1,6 +1,6 @@
-//! Decodes one text after another from JSON into UTF-8, through one buffer of fixed size. What a program
-//! printed is worth more than its spelling: half of a surrogate pair becomes U+FFFD, as .NET writes it, and
-//! bytes that are no UTF-8 pass as they are. Only the content stream uses it.
+//! Decodes one text after another from JSON into UTF-8, through one buffer of fixed size. What a
+//! program printed is worth more than its spelling: half of a surrogate pair becomes U+FFFD, as
+//! .NET writes it, and bytes that are not UTF-8 pass as they are. Only the content stream uses it.
 
 use super::token::{BadEscape, Escape, Taken};
 use crate::model::error::count;
@@ -34,8 +34,13 @@ impl Text {
         self.bytes
     }
 
-    /// Takes the next bytes of the string; they are all handed out when it ends, but not all before.
-    pub(super) fn take(&mut self, rest: &[u8], emit: &mut impl FnMut(&[u8])) -> Result<Taken, BadEscape> {
+    /// Takes the next bytes of the string; they are all handed out when it ends, but not all
+    /// before.
+    pub(super) fn take(
+        &mut self,
+        rest: &[u8],
+        emit: &mut impl FnMut(&[u8]),
+    ) -> Result<Taken, BadEscape> {
         let mut used = 0_usize;
         while let Some(&byte) = rest.get(used) {
             if self.escape.is_open() {

@@ -1,5 +1,5 @@
-//! The small state under the content stream: how deep it stands, which name it is reading, how far an escape
-//! has come. Every part has a fixed size. Only the content stream uses it.
+//! The small state under the content stream: how deep it stands, which name it is reading, how far
+//! an escape has come. Every part has a fixed size. Only the content stream uses it.
 
 use crate::model::json::scan::plain_run;
 
@@ -53,7 +53,8 @@ pub(super) struct BadEscape {
 /// The longest name that matters, `OutputArchive`, and one character to tell a longer one from it.
 const KEY_BYTES_MAX: usize = 14;
 
-/// A member name while it is read. Only its first characters are kept: a longer one is none of ours.
+/// A member name while it is read. Only its first characters are kept: a longer one is none of
+/// ours.
 #[derive(Debug, Default)]
 pub(super) struct Key {
     bytes: [u8; KEY_BYTES_MAX],
@@ -127,8 +128,8 @@ impl Escape {
         !matches!(self, Self::None)
     }
 
-    /// Takes the next byte of an escape: the UTF-16 unit when it is complete, `None` inside if more must
-    /// come, `None` outside if JSON has no such escape.
+    /// Takes the next byte of an escape: the UTF-16 unit when it is complete, `None` inside if more
+    /// must come, `None` outside if JSON has no such escape.
     pub(super) fn step(&mut self, byte: u8) -> Option<Option<u16>> {
         let unit = match *self {
             Self::None => return None,
@@ -146,7 +147,8 @@ impl Escape {
                 _ => return None,
             },
             Self::Hex { left, unit } => {
-                let digit = char::from(byte).to_digit(16).and_then(|digit| u16::try_from(digit).ok())?;
+                let digit =
+                    char::from(byte).to_digit(16).and_then(|digit| u16::try_from(digit).ok())?;
                 let unit = unit << 4 | digit;
                 if left > 1 {
                     *self = Self::Hex { left: left.saturating_sub(1), unit };

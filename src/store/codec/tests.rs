@@ -36,8 +36,10 @@ fn client() -> impl Strategy<Value = ClientId> {
 }
 
 fn key() -> impl Strategy<Value = RoutingKey> {
-    let spelled =
-        ("(job|JOB|Job)\\.(assign|Assign)", "[a-zA-Zé0-9]{1,8}(\\.[a-z]{1,4}){0,3}|job\\.submit\\.x|>x|a\\*");
+    let spelled = (
+        "(job|JOB|Job)\\.(assign|Assign)",
+        "[a-zA-Zé0-9]{1,8}(\\.[a-z]{1,4}){0,3}|job\\.submit\\.x|>x|a\\*",
+    );
     spelled.prop_map(|(head, tail)| routing_key(&format!("{head}.{tail}"), None).unwrap())
 }
 
@@ -86,33 +88,38 @@ fn file_names() -> impl Strategy<Value = FileNames> {
 fn submission() -> impl Strategy<Value = Submission> {
     let who = (job_id(), client(), key(), text());
     let what = (any::<i64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>());
-    (who, what, inputs(), (any::<bool>(), any::<bool>(), file_names()), vec(cache(), 0..3)).prop_map(
-        |(
-            (job, client, key, exec),
-            (priority, to_all, size, fingerprint),
-            inputs,
-            (needs_transfers, require_worker, names),
-            datasets,
-        )| Submission {
-            job,
-            client,
-            key,
-            exec,
-            priority,
-            to_all,
-            size,
-            fingerprint,
-            inputs,
-            needs_transfers,
-            require_worker,
-            datasets,
-            names,
-        },
-    )
+    (who, what, inputs(), (any::<bool>(), any::<bool>(), file_names()), vec(cache(), 0..3))
+        .prop_map(
+            |(
+                (job, client, key, exec),
+                (priority, to_all, size, fingerprint),
+                inputs,
+                (needs_transfers, require_worker, names),
+                datasets,
+            )| Submission {
+                job,
+                client,
+                key,
+                exec,
+                priority,
+                to_all,
+                size,
+                fingerprint,
+                inputs,
+                needs_transfers,
+                require_worker,
+                datasets,
+                names,
+            },
+        )
 }
 
 fn class() -> impl Strategy<Value = WorkerClass> {
-    prop_oneof![Just(WorkerClass::Leasing), Just(WorkerClass::Classic), Just(WorkerClass::OneAtATime)]
+    prop_oneof![
+        Just(WorkerClass::Leasing),
+        Just(WorkerClass::Classic),
+        Just(WorkerClass::OneAtATime)
+    ]
 }
 
 fn record() -> impl Strategy<Value = Record> {
@@ -121,9 +128,11 @@ fn record() -> impl Strategy<Value = Record> {
         (micros(), submission()).prop_map(|(at, job)| Record::Announce { at, job }),
         (micros(), submission(), vec((job_id(), worker_id()), 0..4), any::<bool>())
             .prop_map(|(at, job, children, kept)| Record::Enqueue { at, job, children, kept }),
-        (of_run(), attempt(), worker_id(), class()).prop_map(|((job, run), attempt, worker, class)| {
-            Record::Assign { job, run, attempt, worker, class }
-        }),
+        (of_run(), attempt(), worker_id(), class()).prop_map(
+            |((job, run), attempt, worker, class)| {
+                Record::Assign { job, run, attempt, worker, class }
+            }
+        ),
         (of_run(), micros(), worker_id(), any::<u64>(), any::<bool>()).prop_map(
             |((job, run), at, worker, result, ok)| Record::Ack {
                 at,
@@ -144,38 +153,43 @@ fn record() -> impl Strategy<Value = Record> {
                 not_before
             }
         ),
-        (of_run(), micros(), attempt(), why()).prop_map(|((job, run), at, attempt, why)| Record::Dlq {
+        (of_run(), micros(), attempt(), why())
+            .prop_map(|((job, run), at, attempt, why)| Record::Dlq { at, job, run, attempt, why }),
+        (of_run(), micros(), text()).prop_map(|((job, run), at, by)| Record::Cancel {
             at,
             job,
             run,
-            attempt,
+            by
+        }),
+        of_run().prop_map(|(job, run)| Record::Withdraw { job, run }),
+        (of_run(), micros(), text()).prop_map(|((job, run), at, why)| Record::Fail {
+            at,
+            job,
+            run,
             why
         }),
-        (of_run(), micros(), text()).prop_map(|((job, run), at, by)| Record::Cancel { at, job, run, by }),
-        of_run().prop_map(|(job, run)| Record::Withdraw { job, run }),
-        (of_run(), micros(), text()).prop_map(|((job, run), at, why)| Record::Fail { at, job, run, why }),
         (of_run(), micros()).prop_map(|((job, run), at)| Record::Orphan { at, job, run }),
         of_run().prop_map(|(job, run)| Record::Revive { job, run }),
         of_run().prop_map(|(job, run)| Record::Forget { job, run }),
         of_run().prop_map(|(job, run)| Record::Delivered { job, run }),
         (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
         dataset().prop_map(|dataset| Record::Dataset { dataset: Arc::new(dataset) }),
-        (job_id(), dataset()).prop_map(|(job, dataset)| Record::Stage { job, dataset: Arc::new(dataset) }),
+        (job_id(), dataset())
+            .prop_map(|(job, dataset)| Record::Stage { job, dataset: Arc::new(dataset) }),
         (cache(), uuid()).prop_map(|(cache, version)| Record::DatasetGone { cache, version }),
     ]
 }
 
 fn attached() -> impl Strategy<Value = Attached> {
-    (any::<bool>(), vec(uuid(), 0..3), vec(any::<u8>(), 0..60))
-        .prop_map(|(from_ours, blobs, payload)| Attached { from_ours, blobs, payload: payload.into() })
+    (any::<bool>(), vec(uuid(), 0..3), vec(any::<u8>(), 0..60)).prop_map(
+        |(from_ours, blobs, payload)| Attached { from_ours, blobs, payload: payload.into() },
+    )
 }
 
 fn phase() -> impl Strategy<Value = Phase> {
     let ending = prop_oneof![
-        (any::<u64>(), any::<bool>(), worker_id()).prop_map(|(result, ok, worker)| Ending::Returned {
-            result: ResultId(result),
-            ok,
-            worker
+        (any::<u64>(), any::<bool>(), worker_id()).prop_map(|(result, ok, worker)| {
+            Ending::Returned { result: ResultId(result), ok, worker }
         }),
         text().prop_map(|by| Ending::Cancelled { by }),
         any::<bool>().prop_map(|ok| Ending::Gathered { ok }),
@@ -198,8 +212,11 @@ fn job() -> impl Strategy<Value = Job> {
         why,
     });
     let numbers = (any::<u64>(), run(), attempt(), any::<u32>());
-    let inputs =
-        prop_oneof![Just(InputsState::Announced), Just(InputsState::PassedOn), Just(InputsState::Kept),];
+    let inputs = prop_oneof![
+        Just(InputsState::Announced),
+        Just(InputsState::PassedOn),
+        Just(InputsState::Kept),
+    ];
     let flags = (any::<bool>(), any::<bool>(), inputs);
     let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
     (submission(), numbers, flags, vec(note, 0..4), family, phase()).prop_map(
@@ -393,7 +410,10 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
             Some(payload("", false)),
         ),
         (Record::Assign { job, run, attempt, worker, class: WorkerClass::Leasing }, None),
-        (Record::Ack { at, job, run, worker, result: ResultId(9), ok: true }, Some(payload("{}", false))),
+        (
+            Record::Ack { at, job, run, worker, result: ResultId(9), ok: true },
+            Some(payload("{}", false)),
+        ),
         (
             Record::Requeue {
                 job,
@@ -415,12 +435,21 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         (Record::Delivered { job, run }, None),
         (Record::Cap { client: "c".into(), cap: 4 }, None),
         (Record::Dataset { dataset: Arc::new(sample_dataset()) }, None),
-        (Record::Stage { job: JobId(Uuid::from_u128(0xA1)), dataset: Arc::new(sample_dataset()) }, None),
+        (
+            Record::Stage {
+                job: JobId(Uuid::from_u128(0xA1)),
+                dataset: Arc::new(sample_dataset()),
+            },
+            None,
+        ),
         (Record::DatasetGone { cache: sample_cache("set"), version: Uuid::from_u128(0xF6) }, None),
         (
             Record::Enqueue {
                 at,
-                job: Submission { datasets: vec![sample_cache("a"), sample_cache("b")], ..sample_job() },
+                job: Submission {
+                    datasets: vec![sample_cache("a"), sample_cache("b")],
+                    ..sample_job()
+                },
                 children: Vec::new(),
                 kept: false,
             },
@@ -479,7 +508,8 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// The format is what lies on disks. If this fails, the version of the files has to change, and old ones still to be read.
+/// The format is what lies on disks. If this fails, the version of the files has to change, and old
+/// ones still to be read.
 #[test]
 fn entries_lie_on_the_disk_in_exactly_these_bytes() {
     let golden = [
@@ -529,8 +559,10 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
         "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20100",
         "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20200",
     ];
-    let found: Vec<String> =
-        sample_entries().iter().map(|(record, attached)| hex(&written(record, attached.as_ref()))).collect();
+    let found: Vec<String> = sample_entries()
+        .iter()
+        .map(|(record, attached)| hex(&written(record, attached.as_ref())))
+        .collect();
     assert_eq!(found, golden);
     // The first fourteen are of before there were datasets.
     for (bytes, (record, _)) in golden.iter().zip(sample_entries()) {
@@ -599,7 +631,7 @@ fn jobs_lie_on_the_disk_in_exactly_these_bytes() {
 #[test]
 fn zeros_are_no_entry() {
     let error = get_entry(&[0; 64], &mut Names::default()).unwrap_err();
-    assert_eq!(error.to_string(), "at byte 0: 0 is no record that this version knows");
+    assert_eq!(error.to_string(), "at byte 0: 0 is not a known record");
 }
 
 #[test]
@@ -608,7 +640,7 @@ fn an_unknown_tag_is_named_with_its_place() {
     let at = bytes.len() - 2;
     bytes[at] = 200;
     let error = get_entry(&bytes, &mut Names::default()).unwrap_err();
-    assert_eq!(error.to_string(), "at byte 33: 200 is no end of an attempt that this version knows");
+    assert_eq!(error.to_string(), "at byte 33: 200 is not a known end of an attempt");
     assert_eq!(at, 33);
 }
 
@@ -628,9 +660,12 @@ fn a_text_that_is_no_routing_key_is_refused() {
     let good = written(&Record::Announce { at: Micros(1), job: sample_job() }, None);
     let place = good.windows(15).position(|bytes| bytes == b"job.assign.Calc").unwrap();
     for (text, what) in [
-        (b"job.submit.Calc", "the text is no routing key: it would be job.assign.Calc"),
-        (b"job.assign..alc", "the text is no routing key: it would be job.assign.alc"),
-        (b"xxx.assign.Calc", "the text is no routing key: it would be job.assign.xxx.assign.Calc"),
+        (b"job.submit.Calc", "the text is not a routing key: it would be job.assign.Calc"),
+        (b"job.assign..alc", "the text is not a routing key: it would be job.assign.alc"),
+        (
+            b"xxx.assign.Calc",
+            "the text is not a routing key: it would be job.assign.xxx.assign.Calc",
+        ),
     ] {
         let mut bytes = good.clone();
         bytes[place..place + 15].copy_from_slice(text);
@@ -648,11 +683,13 @@ fn names_that_repeat_are_held_once_and_keep_their_spelling() {
     let mut names = Names::default();
     let mut read = |key: &str| {
         let job = Submission { key: routing_key(key, None).unwrap(), ..sample_job() };
-        let entry = get_entry(&written(&Record::Announce { at: Micros(1), job }, None), &mut names).unwrap();
+        let entry = get_entry(&written(&Record::Announce { at: Micros(1), job }, None), &mut names)
+            .unwrap();
         let Record::Announce { job, .. } = entry.record else { panic!("not what was written") };
         job
     };
-    let (first, second, other) = (read("job.assign.calc"), read("job.assign.calc"), read("job.assign.CALC"));
+    let (first, second, other) =
+        (read("job.assign.calc"), read("job.assign.calc"), read("job.assign.CALC"));
     assert!(Arc::ptr_eq(&first.client.0, &second.client.0));
     assert!(Arc::ptr_eq(&first.exec, &second.exec));
     assert_eq!(first.key.as_str().as_ptr(), second.key.as_str().as_ptr());

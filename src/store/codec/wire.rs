@@ -53,7 +53,8 @@ pub fn put_str(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a length or a count. All that is stored came in a frame, whose length is a u32, so none is larger.
+/// Appends a length or a count. All that is stored came in a frame, whose length is a u32, so none
+/// is larger.
 pub fn put_len(len: usize, out: &mut Vec<u8>) {
     debug_assert!(u32::try_from(len).is_ok(), "{len} does not fit the format");
     put_u32(u32::try_from(len).unwrap_or(u32::MAX), out);
@@ -95,8 +96,9 @@ impl<'a> Reader<'a> {
     /// The next `len` bytes, where they lie.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], CodecError> {
         let found = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
-        let found = found
-            .ok_or_else(|| self.error(format!("{len} bytes are expected and {} are left", self.left())))?;
+        let found = found.ok_or_else(|| {
+            self.error(format!("{len} bytes are expected and {} are left", self.left()))
+        })?;
         self.at += len;
         Ok(found)
     }
@@ -105,33 +107,28 @@ impl<'a> Reader<'a> {
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let (bytes, left) = (self.bytes, self.left());
         let found = bytes.get(self.at..).and_then(<[u8]>::first_chunk::<N>);
-        let found =
-            *found.ok_or_else(|| self.error(format!("{N} bytes are expected and {left} are left")))?;
+        let found = *found
+            .ok_or_else(|| self.error(format!("{N} bytes are expected and {left} are left")))?;
         self.at += N;
         Ok(found)
     }
 
-    /// A byte.
     pub fn u8(&mut self) -> Result<u8, CodecError> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    /// Two bytes.
     pub fn u16(&mut self) -> Result<u16, CodecError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    /// Four bytes.
     pub fn u32(&mut self) -> Result<u32, CodecError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self) -> Result<u64, CodecError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Eight bytes.
     pub fn i64(&mut self) -> Result<i64, CodecError> {
         Ok(i64::from_be_bytes(self.array()?))
     }
@@ -142,11 +139,13 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(CodecError { at: start, what: format!("{other} is neither 0 (no) nor 1 (yes)") }),
+            other => Err(CodecError {
+                at: start,
+                what: format!("{other} is neither 0 (no) nor 1 (yes)"),
+            }),
         }
     }
 
-    /// An id.
     pub fn uuid(&mut self) -> Result<Uuid, CodecError> {
         Ok(Uuid::from_bytes(self.array()?))
     }
@@ -162,7 +161,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A length or a count of items that take at least `item_bytes` each: as many as the bytes that are left can hold.
+    /// A length or a count of items that take at least `item_bytes` each: as many as the bytes that
+    /// are left can hold.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize, CodecError> {
         let start = self.at;
         let len = self.number()?;
@@ -196,6 +196,7 @@ impl<'a> Reader<'a> {
     /// A number that [`put_len`] wrote and that no bytes stand for.
     pub fn number(&mut self) -> Result<usize, CodecError> {
         let number = self.u32()?;
-        usize::try_from(number).map_err(|_| self.error(format!("{number} is too large for this machine")))
+        usize::try_from(number)
+            .map_err(|_| self.error(format!("{number} is too large for this machine")))
     }
 }

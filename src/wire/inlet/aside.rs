@@ -1,4 +1,5 @@
-//! A large frame that is gathered elsewhere than in the inlet's memory: its first bytes are with the caller until it is whole.
+//! A large frame that is gathered elsewhere than in the inlet's memory: its first bytes are with
+//! the caller until it is whole.
 
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 
@@ -13,7 +14,8 @@ pub(super) struct Aside {
 }
 
 impl Inlet {
-    /// Bytes of the frame that is gathered, if its length is known; none of one that comes in another way.
+    /// Bytes of the frame that is gathered, if its length is known; none of one that comes in
+    /// another way.
     pub fn gathers(&self) -> usize {
         if self.aside.is_some() {
             return 0;
@@ -33,8 +35,9 @@ impl Inlet {
         }
     }
 
-    /// Gives the bytes that are here of the frame that is gathered, behind those that were given before. More of it can then be read
-    /// without memory for all of it; then [`Inlet::bring_back`].
+    /// Gives the bytes that are here of the frame that is gathered, behind those that were given
+    /// before. More of it can then be read without memory for all of it; then
+    /// [`Inlet::bring_back`].
     pub fn set_aside(&mut self) -> Vec<u8> {
         let held = self.small.get(self.start..self.end).unwrap_or_default();
         let aside = self.aside.unwrap_or(Aside { len: 0, whole: self.gathers() });

@@ -1,5 +1,6 @@
-//! Puts of classic leaders: a few files in one frame (CachePut, CA05, M12). They become a dataset like any other, made of the files that are
-//! there already, which are not overwritten, and the new ones. Blocking.
+//! Puts of classic leaders: a few files in one frame (CachePut, CA05, M12). They become a dataset
+//! like any other, made of the files that are there already, which are not overwritten, and the new
+//! ones. Blocking.
 
 use std::fs;
 use std::io;
@@ -55,7 +56,8 @@ pub(super) fn new_bytes(request: &CachePutRequest, before: Option<&Contents>) ->
     new.map(|entry| entry.content.len() as u64).fold(0, u64::saturating_add)
 }
 
-/// A classic client's name may be written longer than it is (C08). What a dataset cannot have is refused with the dataset.
+/// A classic client's name may be written longer than it is (C08). What a dataset cannot have is
+/// refused with the dataset.
 fn parse(entry: &CacheEntry) -> Result<SafeName, NameError> {
     SafeName::parse(NameUse::File, &entry.name)
 }
@@ -81,20 +83,26 @@ pub(super) fn store(
     }
     let count = entries.len() as u64;
     if before.is_none() && disk.entry(cache)? == Entry::Theirs {
-        return theirs(disk, cache, &entries).map(|()| Stored { added: 0, skipped: count, dataset: None });
+        return theirs(disk, cache, &entries).map(|()| Stored {
+            added: 0,
+            skipped: count,
+            dataset: None,
+        });
     }
     if let Some(before) = before {
         disk.mend_link(cache, before.version)?;
     }
     let known = before.map(|donor| &*donor.contents);
-    let new: Vec<&(SafeName, &[u8])> = entries.iter().filter(|(name, _)| is_new(name, known)).collect();
+    let new: Vec<&(SafeName, &[u8])> =
+        entries.iter().filter(|(name, _)| is_new(name, known)).collect();
     let (added, skipped) = (new.len() as u64, count - new.len() as u64);
     if new.is_empty() {
         return Ok(Stored { added, skipped, dataset: None });
     }
     let mut builder = ManifestBuilder::default();
     for (_, entry) in known.iter().flat_map(|known| known.files()) {
-        let pieces = entry.pieces.iter().filter_map(|piece| known.and_then(|known| known.piece(*piece)));
+        let pieces =
+            entry.pieces.iter().filter_map(|piece| known.and_then(|known| known.piece(*piece)));
         builder.file(&entry.name, entry.sha256, pieces.collect());
     }
     for (name, content) in &new {
@@ -118,7 +126,9 @@ pub(super) fn store(
         staged.show(disk, cache)
     });
     match shown {
-        Ok((seals, _)) => Ok(Stored { added, skipped, dataset: Some(Made { version, contents, seals }) }),
+        Ok((seals, _)) => {
+            Ok(Stored { added, skipped, dataset: Some(Made { version, contents, seals }) })
+        }
         Err(error) => {
             disk.discard_staged(version).ok();
             Err(error.into())

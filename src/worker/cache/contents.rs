@@ -1,4 +1,5 @@
-//! What a dataset is made of, once its manifest was checked: names that may become paths, and where each piece goes.
+//! What a dataset is made of, once its manifest was checked: names that may become paths, and where
+//! each piece goes.
 //!
 //! Pure. Manifests come from the leader and from our own disk, and neither is trusted.
 
@@ -8,7 +9,7 @@ use chunking::Digest;
 use chunking::dataset::{FileEntry, Manifest, ManifestError, Piece};
 use thiserror::Error;
 
-use crate::core::names::{SafeName, DatasetNameError, names_of_dataset};
+use crate::core::names::{DatasetNameError, SafeName, names_of_dataset};
 
 /// A manifest that is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -17,7 +18,9 @@ pub(in crate::worker) enum ContentsError {
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Names(#[from] DatasetNameError),
-    #[error("the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due")]
+    #[error(
+        "the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due"
+    )]
     Other { found: u64, files: usize, digest: Digest, expected: Digest },
 }
 
@@ -105,8 +108,9 @@ impl Contents {
         found.ok().and_then(|at| u32::try_from(at).ok())
     }
 
-    /// The file of another dataset that has the same name and the same bytes: those of the same pieces. Which SHA-256 the manifests
-    /// say of the whole files proves nothing, since nobody has checked it.
+    /// The file of another dataset that has the same name and the same bytes: those of the same
+    /// pieces. Which SHA-256 the manifests say of the whole files proves nothing, since nobody has
+    /// checked it.
     pub(super) fn same_file(&self, entry: &FileEntry, other: &Contents) -> Option<u32> {
         let found = other.find(&entry.name)?;
         let (_, theirs) = other.file(found)?;
@@ -205,7 +209,10 @@ mod tests {
         builder.file("zero", sha256(b""), vec![]);
         let contents = Contents::new(builder.finish().unwrap()).unwrap();
         assert_eq!(contents.first_place(0), Some(Place { file: 0, offset: 0 }));
-        assert_eq!(contents.more_places(0), [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]);
+        assert_eq!(
+            contents.more_places(0),
+            [Place { file: 0, offset: 5 }, Place { file: 1, offset: 0 }]
+        );
         assert_eq!(
             (contents.first_place(1), contents.more_places(1)),
             (Some(Place { file: 0, offset: 3 }), &[][..])

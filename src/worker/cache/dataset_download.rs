@@ -1,7 +1,9 @@
-//! Datasets on their way here: Hold, the manifest, packs, until the dataset is whole, may be shown, and is.
+//! Datasets on their way here: Hold, the manifest, packs, until the dataset is whole, may be shown,
+//! and is.
 //!
-//! The pieces that lack are said after the manifest and after each pack, when no other pack is open. A lost connection ends the
-//! transfers; pieces that came stay, in memory and on the disk. What the leader does not come back to makes room for others first.
+//! The pieces that lack are said after the manifest and after each pack, when no other pack is
+//! open. A lost connection ends the transfers; pieces that came stay, in memory and on the disk.
+//! What the leader does not come back to makes room for others first.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +11,9 @@ use std::sync::Arc;
 
 use chunking::dataset::pack::Layout;
 use chunking::limits::MANIFEST_BYTES_MAX;
-use chunking::message::{Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict};
+use chunking::message::{
+    Hold, HoldFlags, Lack, Lacking, Open, Pack, PieceList, Purpose, Reason, Verdict,
+};
 use chunking::{Digest, DigestKind, Ranges};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -119,7 +123,8 @@ impl Cache {
                 self.supersede(version, &cache, None, out);
             }
             self.show_if_whole(version);
-            // On a new connection its manifest is opened next, and what lacks is the answer to that.
+            // On a new connection its manifest is opened next, and what lacks is the answer to
+            // that.
             if again {
                 self.say_lack(version, out);
             }
@@ -156,7 +161,8 @@ impl Cache {
         self.mend_link(&cache);
         if let Err(error) = self.disk.before(&cache) {
             self.give_back(&cache, &error.to_string());
-            return out.push(ack(version, &CachePutResult::failed(cache.as_str(), error.to_string())));
+            return out
+                .push(ack(version, &CachePutResult::failed(cache.as_str(), error.to_string())));
         }
         // What came in an earlier try has its manifest beside it.
         let part = self.parts.remove(&version).map(|part| part.contents);
@@ -171,7 +177,8 @@ impl Cache {
         }
     }
 
-    /// A put of the same content that was cut off, and is given again, is another version: takes what came of the first.
+    /// A put of the same content that was cut off, and is given again, is another version: takes
+    /// what came of the first.
     fn adopt(
         &mut self,
         version: Uuid,
@@ -182,12 +189,15 @@ impl Cache {
         let parts = self.parts.iter().map(|(other, part)| (*other, &part.cache, &part.contents));
         let parts = parts.filter(|(_, of, _)| of.as_ref().is_none_or(|of| of == cache));
         let part = parts.map(|(other, _, contents)| (other, contents.clone()));
-        let stopped = self.coming.iter().filter(|(_, coming)| coming.cache == *cache && !coming.active);
+        let stopped =
+            self.coming.iter().filter(|(_, coming)| coming.cache == *cache && !coming.active);
         let stopped = stopped.filter_map(|(other, coming)| match &coming.phase {
             Phase::Receiving(staged) => Some((*other, staged.contents().clone())),
-            Phase::Checking | Phase::Manifest | Phase::Reading | Phase::Preparing(..) | Phase::Showing(_) => {
-                None
-            }
+            Phase::Checking
+            | Phase::Manifest
+            | Phase::Reading
+            | Phase::Preparing(..)
+            | Phase::Showing(_) => None,
         });
         let (other, contents) = part
             .chain(stopped)
@@ -201,9 +211,16 @@ impl Cache {
         Some(contents)
     }
 
-    /// A version counts: another of the same dataset that is still on its way, or of which something came, does not any more;
-    /// except for what has the same content, while that may still be of use.
-    fn supersede(&mut self, version: Uuid, cache: &CacheId, except: Option<Digest>, out: &mut Exchange) {
+    /// A version counts: another of the same dataset that is still on its way, or of which
+    /// something came, does not any more; except for what has the same content, while that may
+    /// still be of use.
+    fn supersede(
+        &mut self,
+        version: Uuid,
+        cache: &CacheId,
+        except: Option<Digest>,
+        out: &mut Exchange,
+    ) {
         let older = |other: Uuid, coming: &Coming| {
             let of_use = !coming.active && Some(coming.digest) == except;
             other != version
@@ -231,12 +248,14 @@ impl Cache {
 
     /// The versions that are to be held and wait until a dataset is checked.
     fn holds_of(&self, cache: &CacheId) -> Vec<Uuid> {
-        let waits = |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
+        let waits =
+            |coming: &Coming| coming.cache == *cache && matches!(coming.phase, Phase::Checking);
         let holds = self.coming.iter().filter(|(_, coming)| waits(coming));
         holds.map(|(version, _)| *version).collect()
     }
 
-    /// A dataset was checked, and its content is not what it is said to be: it is not asked for again.
+    /// A dataset was checked, and its content is not what it is said to be: it is not asked for
+    /// again.
     pub(super) fn refuse_holds(&mut self, cache: &CacheId, text: &str, out: &mut Exchange) {
         for version in self.holds_of(cache) {
             self.fail(version, text, out);
@@ -272,8 +291,11 @@ impl Cache {
 
     /// Makes room and files for a dataset whose contents are known.
     fn prepare(&mut self, version: Uuid, contents: Arc<Contents>, out: &mut Exchange) {
-        let Some(cache) = self.coming.get(&version).map(|coming| coming.cache.clone()) else { return };
-        // A dataset that holds much of it already shares its files with it; that much more room is asked for than is used.
+        let Some(cache) = self.coming.get(&version).map(|coming| coming.cache.clone()) else {
+            return;
+        };
+        // A dataset that holds much of it already shares its files with it; that much more room is
+        // asked for than is used.
         if let Err(text) = self.make_room(&cache, contents.bytes(), out) {
             if self.disk.staging_path(version).exists() {
                 self.parts.insert(version, Part::of(&cache, contents));
@@ -384,7 +406,9 @@ impl Cache {
             false => self.open_pack(id, open),
         };
         let taken = match opened {
-            Ok(Some(opened)) => out.start(opened).map_err(|error| (error.reason(), error.to_string())),
+            Ok(Some(opened)) => {
+                out.start(opened).map_err(|error| (error.reason(), error.to_string()))
+            }
             Ok(None) => Ok(()),
             Err(refused) => Err(refused),
         };
@@ -418,7 +442,10 @@ impl Cache {
             }
         }
         if open.size > MANIFEST_BYTES_MAX {
-            let text = format!("a manifest of {} bytes; at most {MANIFEST_BYTES_MAX} are taken", open.size);
+            let text = format!(
+                "a manifest of {} bytes; at most {MANIFEST_BYTES_MAX} are taken",
+                open.size
+            );
             return Err((Reason::TOO_LARGE, text));
         }
         let sink = MemorySink::default();
@@ -427,7 +454,11 @@ impl Cache {
         Ok(Some(Opened { id: version, open, owner, on: ONLY, sink, not_needed: None }))
     }
 
-    fn open_pack(&mut self, id: Uuid, open: Open) -> Result<Option<Opened<Owner>>, (Reason, String)> {
+    fn open_pack(
+        &mut self,
+        id: Uuid,
+        open: Open,
+    ) -> Result<Option<Opened<Owner>>, (Reason, String)> {
         let version = open.owner;
         let unknown = |text: String| (Reason::UNKNOWN, text);
         let Some(coming) = self.coming.get_mut(&version) else {
@@ -437,10 +468,13 @@ impl Cache {
             return Err(unknown(format!("the dataset {} is not ready for packs", coming.cache)));
         };
         let Some(list) = coming.packs.remove(&id) else {
-            return Err(unknown(format!("the pieces of pack {id} were not said before it was opened")));
+            return Err(unknown(format!(
+                "the pieces of pack {id} were not said before it was opened"
+            )));
         };
         let invalid = |text: String| (Reason::INVALID, text);
-        let layout = Layout::new(list.as_slice().to_vec()).map_err(|error| invalid(error.to_string()))?;
+        let layout =
+            Layout::new(list.as_slice().to_vec()).map_err(|error| invalid(error.to_string()))?;
         if layout.size() != open.size || open.digest != DigestKind::ChunkList {
             let text = format!(
                 "pack {id} has {} bytes and a digest {}; its pieces make {} bytes, and the digest is to be {}",
@@ -451,12 +485,15 @@ impl Cache {
             );
             return Err(invalid(text));
         }
-        let pieces: Vec<Option<u32>> = layout.pieces().iter().map(|piece| staged.find(piece)).collect();
+        let pieces: Vec<Option<u32>> =
+            layout.pieces().iter().map(|piece| staged.find(piece)).collect();
         let place = format!("for the dataset {}", coming.cache);
         let sink = PackSink::new(staged.clone(), layout, pieces, place);
-        let not_needed =
-            sink.not_needed(open.size, open.chunk_bytes).map_err(|error| invalid(error.to_string()))?;
-        let (owner, sink) = (Owner::Dataset(DatasetPart { version, manifest: None }), Box::new(sink));
+        let not_needed = sink
+            .not_needed(open.size, open.chunk_bytes)
+            .map_err(|error| invalid(error.to_string()))?;
+        let (owner, sink) =
+            (Owner::Dataset(DatasetPart { version, manifest: None }), Box::new(sink));
         Ok(Some(Opened { id, open, owner, on: ONLY, sink, not_needed: Some(not_needed) }))
     }
 
@@ -465,7 +502,8 @@ impl Cache {
         if matches!(turn, Turn::Unknown | Turn::Nothing) {
             return;
         }
-        let Some((Owner::Dataset(DatasetPart { version, manifest }), _)) = out.downloads.remove(id) else {
+        let Some((Owner::Dataset(DatasetPart { version, manifest }), _)) = out.downloads.remove(id)
+        else {
             return;
         };
         match turn {
@@ -491,7 +529,8 @@ impl Cache {
         coming.phase = Phase::Reading;
         let expected = coming.digest;
         self.run(move |_| {
-            let contents = Contents::read(&bytes, Some(expected)).map_err(|error| error.to_string());
+            let contents =
+                Contents::read(&bytes, Some(expected)).map_err(|error| error.to_string());
             News::Read { version, contents }
         });
     }
@@ -515,8 +554,7 @@ impl Cache {
         staged: io::Result<Arc<Staged>>,
         out: &mut Exchange,
     ) {
-        let is_it =
-            |coming: &&mut Coming| matches!(coming.phase, Phase::Preparing(_, begun) if begun == turn);
+        let is_it = |coming: &&mut Coming| matches!(coming.phase, Phase::Preparing(_, begun) if begun == turn);
         // If it was taken back meanwhile, removing it is next, and then what was begun after that.
         let Some(coming) = self.coming.get_mut(&version).filter(is_it) else { return };
         match staged {
@@ -543,7 +581,8 @@ impl Cache {
 
     /// Says what lacks, unless some of it is being sent.
     fn say_lack(&self, version: Uuid, out: &mut Exchange) {
-        let Some(Phase::Receiving(staged)) = self.coming.get(&version).map(|coming| &coming.phase) else {
+        let Some(Phase::Receiving(staged)) = self.coming.get(&version).map(|coming| &coming.phase)
+        else {
             return;
         };
         if out.downloads.iter().any(|(_, owner, _)| is_of(owner, version)) {
@@ -568,11 +607,20 @@ impl Cache {
         });
     }
 
-    pub(super) fn on_shown(&mut self, version: Uuid, seals: io::Result<Vec<Seal>>, out: &mut Exchange) {
+    pub(super) fn on_shown(
+        &mut self,
+        version: Uuid,
+        seals: io::Result<Vec<Seal>>,
+        out: &mut Exchange,
+    ) {
         let seals = match seals {
             Ok(seals) => seals,
             Err(error) => {
-                return self.fail(version, &format!("cannot make the dataset visible: {error}"), out);
+                return self.fail(
+                    version,
+                    &format!("cannot make the dataset visible: {error}"),
+                    out,
+                );
             }
         };
         let Some(Coming { cache, phase: Phase::Showing(contents), released, active, .. }) =
@@ -582,8 +630,9 @@ impl Cache {
         };
         let before = self.put_in(&cache, version, contents.clone(), seals, active);
         let kept = contents.files().filter(|(_, entry)| {
-            let same =
-                before.as_ref().and_then(|before| before.find(&entry.name).and_then(|at| before.file(at)));
+            let same = before
+                .as_ref()
+                .and_then(|before| before.find(&entry.name).and_then(|at| before.file(at)));
             same.is_some_and(|(_, other)| other.sha256 == entry.sha256)
         });
         let skipped = kept.count() as u64;

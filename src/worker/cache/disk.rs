@@ -14,13 +14,15 @@
 //! <cache-dir>/.heft/trash/                   what is being removed
 //! ```
 //!
-//! A dataset is visible when its link is there, and its link is there when all of it was checked. The link is for others: this worker
-//! knows its datasets by their versions, and puts a link back that somebody changed. Who uses the files of a dataset, this worker
-//! or another, holds a shared lock on the version's directory ([`open_dataset`]); it is removed by who gets the exclusive one.
-//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no dataset, was put there by somebody else and is left alone.
+//! A dataset is visible when its link is there, and its link is there when all of it was checked.
+//! The link is for others: this worker knows its datasets by their versions, and puts a link back
+//! that somebody changed. Who uses the files of a dataset, this worker or another, holds a shared
+//! lock on the version's directory ([`open_dataset`]); it is removed by who gets the exclusive one.
+//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no dataset, was put
+//! there by somebody else and is left alone.
 //!
-//! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden before anything else is
-//! done, and counts again as far as its digests are right.
+//! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden
+//! before anything else is done, and counts again as far as its digests are right.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
@@ -83,7 +85,8 @@ impl Disk {
         let told = |what: &str, path: &Path, error: io::Error| {
             io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
         };
-        let handle = open_root(root).map_err(|error| told("open the cache directory", root, error))?;
+        let handle =
+            open_root(root).map_err(|error| told("open the cache directory", root, error))?;
         let own = root.join(PRIVATE);
         // Closed to others, unless the directory is open to them: then it is for them too.
         let found = fstat(&handle).map_err(|error| told("look at", root, error.into()))?.st_mode;
@@ -160,7 +163,8 @@ impl Disk {
         let mut loaded = Loaded::default();
         let mut linked = Vec::new();
         for (cache, version) in self.kept()? {
-            match self.is_sure(version).then(|| read(self.dataset_path(version), version)).flatten() {
+            match self.is_sure(version).then(|| read(self.dataset_path(version), version)).flatten()
+            {
                 Some(dataset) => {
                     linked.push(version);
                     self.name_dataset(&cache, version)?;
@@ -184,7 +188,8 @@ impl Disk {
         }
         for version in self.versions("staging")? {
             let path = self.staging_path(version);
-            let cache = fs::read_to_string(beside(&path, ID)).ok().and_then(|id| CacheId::parse(&id).ok());
+            let cache =
+                fs::read_to_string(beside(&path, ID)).ok().and_then(|id| CacheId::parse(&id).ok());
             match read(path, version) {
                 Some(staged) => loaded.staged.push(Found { cache, ..staged }),
                 None => self.discard_staged(version)?,
@@ -199,7 +204,8 @@ impl Disk {
         Ok(loaded)
     }
 
-    /// The datasets that an earlier worker kept, each under one id: what is noted beside a dataset counts, and else the link.
+    /// The datasets that an earlier worker kept, each under one id: what is noted beside a dataset
+    /// counts, and else the link.
     fn kept(&self) -> io::Result<Vec<(CacheId, Uuid)>> {
         let mut links = HashMap::new();
         for found in fs::read_dir(&self.root)? {
@@ -258,8 +264,9 @@ impl Disk {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.own.join(part))? {
             let name = entry?.file_name();
-            let bare =
-                |name| [MANIFEST, ID].iter().find_map(|end| str::strip_suffix(name, end)).unwrap_or(name);
+            let bare = |name| {
+                [MANIFEST, ID].iter().find_map(|end| str::strip_suffix(name, end)).unwrap_or(name)
+            };
             let name = name.to_str().map(bare);
             found.extend(name.and_then(version_in));
         }
@@ -271,8 +278,8 @@ impl Disk {
     /// Begins a version: its manifest, its directory, and word that it may not be on the disk.
     pub(super) fn begin(&self, version: Uuid, contents: &Contents) -> io::Result<PathBuf> {
         let path = self.staging_path(version);
-        // A file system that keeps a journal has this on the disk no later than the link that makes the dataset visible; if what is in
-        // it is not, it is not this boot.
+        // A file system that keeps a journal has this on the disk no later than the link that makes
+        // the dataset visible; if what is in it is not, it is not this boot.
         fs::write(self.unsynced_path(version), self.boot.as_bytes())?;
         let manifest = beside(&path, MANIFEST);
         if !manifest.exists() {
@@ -299,7 +306,8 @@ impl Disk {
         self.discard_staged(from)
     }
 
-    /// Makes a staged version, of which all is checked, the one that is visible under this id. Gives the one that was.
+    /// Makes a staged version, of which all is checked, the one that is visible under this id.
+    /// Gives the one that was.
     pub(super) fn show(&self, cache: &CacheId, version: Uuid) -> io::Result<Option<Uuid>> {
         let before = self.before(cache)?;
         let (staged, dataset) = (self.staging_path(version), self.dataset_path(version));
@@ -324,8 +332,8 @@ impl Disk {
         fs::rename(&link, self.root.join(cache.as_str()))
     }
 
-    /// Puts the link of a dataset that is kept back, if it is another or something else is in its place: a job can do that, and an
-    /// operator, who finds what was there put aside.
+    /// Puts the link of a dataset that is kept back, if it is another or something else is in its
+    /// place: a job can do that, and an operator, who finds what was there put aside.
     pub(super) fn mend_link(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
         match self.entry(cache)? {
             Entry::Ours(found) if found == version => return Ok(()),
@@ -354,11 +362,13 @@ impl Disk {
 
     /// The same, and it stays while the handle is held.
     pub(super) fn hold_version(&self, version: Uuid) -> io::Result<Option<OpenDataset>> {
-        let held = lock_directory(&self.dataset_path(version), FlockOperation::NonBlockingLockShared)?;
+        let held =
+            lock_directory(&self.dataset_path(version), FlockOperation::NonBlockingLockShared)?;
         Ok(held.map(OpenDataset))
     }
 
-    /// The version that is visible under this id; an error if that is somebody else's file or directory.
+    /// The version that is visible under this id; an error if that is somebody else's file or
+    /// directory.
     pub(super) fn before(&self, cache: &CacheId) -> io::Result<Option<Uuid>> {
         match self.entry(cache)? {
             Entry::None => Ok(None),
@@ -399,7 +409,8 @@ impl Disk {
 
     /// A dataset is used now; its age among the others counts from here.
     pub(super) fn used(&self, version: Uuid) {
-        let touched = File::options().append(true).open(beside(&self.dataset_path(version), MANIFEST));
+        let touched =
+            File::options().append(true).open(beside(&self.dataset_path(version), MANIFEST));
         if let Err(error) = touched.and_then(|file| file.set_modified(SystemTime::now())) {
             warn!(%version, "cannot note the use of a dataset: {error}");
         }
@@ -410,7 +421,9 @@ impl Disk {
         fs::remove_file(beside(&self.dataset_path(version), ID)).or_else(missing)?;
         match self.entry(cache)? {
             // The next version may be in its place by now; the files of another dataset may not.
-            Entry::Ours(found) if found != version && self.noted(found).as_ref() == Some(cache) => Ok(()),
+            Entry::Ours(found) if found != version && self.noted(found).as_ref() == Some(cache) => {
+                Ok(())
+            }
             Entry::Ours(_) => fs::remove_file(self.root.join(cache.as_str())).or_else(missing),
             Entry::Theirs => self.put_aside(cache),
             Entry::None => Ok(()),
@@ -436,7 +449,7 @@ impl Disk {
             Ok(None) => None,
             // Something else is in its place.
             Err(error) if !fs::symlink_metadata(&dataset).is_ok_and(|found| found.is_dir()) => {
-                warn!(%version, "the files of a dataset are no directory any more: {error}");
+                warn!(%version, "the files of a dataset are not a directory any more: {error}");
                 None
             }
             Err(error) => return Err(error),
@@ -508,9 +521,12 @@ impl OpenDataset {
     }
 }
 
-/// Opens the files under a CacheId, if they are a dataset that a worker has put there; they stay, all of one version, while the
-/// handle is held, whatever happens to the CacheId.
-pub(in crate::worker) fn open_dataset(cache_dir: &Path, cache: &str) -> io::Result<Option<OpenDataset>> {
+/// Opens the files under a CacheId, if they are a dataset that a worker has put there; they stay,
+/// all of one version, while the handle is held, whatever happens to the CacheId.
+pub(in crate::worker) fn open_dataset(
+    cache_dir: &Path,
+    cache: &str,
+) -> io::Result<Option<OpenDataset>> {
     for _ in 0..DATASET_OPEN_TRIES_MAX {
         let Entry::Ours(version) = entry(&cache_dir.join(cache))? else { return Ok(None) };
         let path = cache_dir.join(PRIVATE).join(DATASETS_DIR).join(version.simple().to_string());
@@ -622,7 +638,10 @@ mod tests {
         // Another boot; with the words of the last one lost, as after a crash.
         fs::write(disk.unsynced_path(unsure), "").unwrap();
         let loaded = disk.load().unwrap();
-        assert_eq!(loaded.datasets.iter().map(|(cache, _)| cache.clone()).collect::<Vec<_>>(), [sure]);
+        assert_eq!(
+            loaded.datasets.iter().map(|(cache, _)| cache.clone()).collect::<Vec<_>>(),
+            [sure]
+        );
         assert_eq!(loaded.staged.iter().map(|found| found.version).collect::<Vec<_>>(), [unsure]);
         assert!(!root.path().join("unsure").exists());
     }
@@ -635,7 +654,8 @@ mod tests {
         let mut builder = ManifestBuilder::default();
         builder.file("a", sha256(content), vec![Piece::of(content)]);
         let contents = Arc::new(Contents::new(builder.finish().unwrap()).unwrap());
-        let (cache, [first, second]) = (CacheId::parse("set").unwrap(), [1, 2].map(Uuid::from_u128));
+        let (cache, [first, second]) =
+            (CacheId::parse("set").unwrap(), [1, 2].map(Uuid::from_u128));
         disk.name_staged(&cache, first).unwrap();
         let staged = Staged::prepare(&disk, first, contents.clone(), &[]).unwrap();
         staged.spread(0, None, content).unwrap();
@@ -664,7 +684,8 @@ mod tests {
         disk.hide(&cache, next).unwrap();
         fs::create_dir(disk.staging_path(Uuid::from_u128(5))).unwrap();
         fs::create_dir(disk.own.join("trash/x")).unwrap();
-        fs::write(disk.own.join("unsynced").join(Uuid::from_u128(6).simple().to_string()), "").unwrap();
+        fs::write(disk.own.join("unsynced").join(Uuid::from_u128(6).simple().to_string()), "")
+            .unwrap();
         disk.name_staged(&cache, Uuid::from_u128(7)).unwrap();
         let loaded = disk.load().unwrap();
         assert!(loaded.datasets.is_empty() && loaded.staged.is_empty());
@@ -693,7 +714,10 @@ mod tests {
         let path = root.path().join("set");
         let changes: [&dyn Fn(); 4] = [
             &|| {},
-            &|| std::os::unix::fs::symlink(fs::read_link(root.path().join("other")).unwrap(), &path).unwrap(),
+            &|| {
+                std::os::unix::fs::symlink(fs::read_link(root.path().join("other")).unwrap(), &path)
+                    .unwrap()
+            },
             &|| fs::write(&path, "EVIL").unwrap(),
             &|| fs::create_dir_all(path.join("a")).unwrap(),
         ];
@@ -702,7 +726,8 @@ mod tests {
             change();
             let mut found: Vec<_> = disk.load().unwrap().datasets;
             found.sort_by_key(|(cache, _)| cache.as_str().to_owned());
-            let found: Vec<_> = found.iter().map(|(cache, dataset)| (cache, dataset.version)).collect();
+            let found: Vec<_> =
+                found.iter().map(|(cache, dataset)| (cache, dataset.version)).collect();
             assert_eq!(found, [(&other, others), (&cache, version)], "{number}");
             assert_eq!(disk.entry(&cache).unwrap(), Entry::Ours(version), "{number}");
         }

@@ -1,8 +1,9 @@
 //! The budget of a cache: what it holds, and what goes when something needs room. Pure.
 //!
-//! Room is made before bytes move. What is used by a job, or waited for, never goes; of the rest first what has come of datasets that
-//! nobody sends any more, then the dataset that was not used for longest. The dataset that is about to be replaced goes last, since jobs
-//! can use it until then.
+//! Room is made before bytes move. What is used by a job, or waited for, never goes; of the rest
+//! first what has come of datasets that nobody sends any more, then the dataset that was not used
+//! for longest. The dataset that is about to be replaced goes last, since jobs can use it until
+//! then.
 
 use std::time::SystemTime;
 
@@ -58,7 +59,8 @@ pub(super) fn victims(
     cache: &CacheId,
 ) -> Result<Vec<What>, NoRoom> {
     let mut used: u64 = loads.iter().map(|load| load.bytes).fold(0, u64::saturating_add);
-    let pinned = loads.iter().filter(|load| load.pinned).map(|load| load.bytes).fold(0, u64::saturating_add);
+    let pinned =
+        loads.iter().filter(|load| load.pinned).map(|load| load.bytes).fold(0, u64::saturating_add);
     if pinned.saturating_add(needs) > budget {
         return Err(NoRoom { needs, budget, pinned });
     }
@@ -90,7 +92,12 @@ mod tests {
     }
 
     fn dataset(name: &str, bytes: u64, used: u64, pinned: bool) -> Load {
-        Load { what: What::Dataset(id(name)), bytes, pinned, last_use: UNIX_EPOCH + Duration::from_secs(used) }
+        Load {
+            what: What::Dataset(id(name)),
+            bytes,
+            pinned,
+            last_use: UNIX_EPOCH + Duration::from_secs(used),
+        }
     }
 
     #[test]
@@ -107,7 +114,8 @@ mod tests {
         assert_eq!(gone(10), []);
         assert_eq!(gone(11), std::slice::from_ref(&part));
         assert_eq!(gone(30), [part.clone(), What::Dataset(id("old"))]);
-        let all = [part, What::Dataset(id("old")), What::Dataset(id("new")), What::Dataset(id("mine"))];
+        let all =
+            [part, What::Dataset(id("old")), What::Dataset(id("new")), What::Dataset(id("mine"))];
         assert_eq!(gone(50), all);
         let error = victims(loads.clone(), 60, 51, &id("mine")).unwrap_err();
         assert_eq!(error, NoRoom { needs: 51, budget: 60, pinned: 10 });

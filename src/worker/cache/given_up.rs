@@ -1,8 +1,10 @@
-//! Datasets that were given up here, to make room or because they are not what they are said to be, and that nobody has asked for since.
+//! Datasets that were given up here, to make room or because they are not what they are said to be,
+//! and that nobody has asked for since.
 //!
-//! A leader that has started anew does not know of them, and would push them back, for which others had to go. So each leader is told
-//! of them when it is told what is here, by later lives of this worker as well: they stand in a small file, a line each,
-//! `digest, tab, CacheId, tab, text`. It is a help and no record: what cannot be read of it is forgotten.
+//! A leader that has started anew does not know of them, and would push them back, for which others
+//! had to go. So each leader is told of them when it is told what is here, by later lives of this
+//! worker as well: they stand in a small file, a line each, `digest, tab, CacheId, tab, text`. It
+//! is a help and no record: what cannot be read of it is forgotten.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -35,7 +37,9 @@ impl GivenUp {
     /// Reads the file, but for datasets that are here.
     pub(super) fn load(path: PathBuf, is_here: impl Fn(&CacheId) -> bool) -> Self {
         let mut bytes = Vec::new();
-        match File::open(&path).and_then(|file| file.take(GIVEN_UP_FILE_BYTES_MAX).read_to_end(&mut bytes)) {
+        match File::open(&path)
+            .and_then(|file| file.take(GIVEN_UP_FILE_BYTES_MAX).read_to_end(&mut bytes))
+        {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => warn!("cannot read {}: {error}", path.display()),
@@ -76,7 +80,8 @@ impl GivenUp {
         let line = |one: &One| format!("{}\t{}\t{}\n", one.digest, one.cache, one.text);
         let lines: String = self.datasets.iter().map(line).collect();
         let unfinished = self.path.with_extension("new");
-        let saved = fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.path));
+        let saved =
+            fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.path));
         if let Err(error) = saved {
             warn!("cannot note in {} which datasets were given up: {error}", self.path.display());
         }
@@ -87,7 +92,11 @@ impl One {
     fn read(line: &str) -> Option<Self> {
         let (digest, rest) = line.split_once('\t')?;
         let (cache, text) = rest.split_once('\t')?;
-        Some(One { cache: CacheId::parse(cache).ok()?, digest: digest.parse().ok()?, text: text.to_owned() })
+        Some(One {
+            cache: CacheId::parse(cache).ok()?,
+            digest: digest.parse().ok()?,
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -117,7 +126,10 @@ mod tests {
         assert_eq!(names(&datasets), ["here", "b", "a"]);
         let mut datasets = load();
         let a = One { cache: id("a"), digest, text: "to make room".to_owned() };
-        assert_eq!((names(&datasets), datasets.iter().last()), (vec!["b".to_owned(), "a".to_owned()], Some(&a)));
+        assert_eq!(
+            (names(&datasets), datasets.iter().last()),
+            (vec!["b".to_owned(), "a".to_owned()], Some(&a))
+        );
         datasets.remove(&id("b"));
         let mut bytes = fs::read(&path).unwrap();
         bytes.splice(0..0, b"no digest\tx\tx\n\xff\xfe\nsha256:00\ty\t\n".iter().copied());
@@ -127,6 +139,9 @@ mod tests {
             datasets.insert(&id(&format!("set-{number}")), digest, "");
         }
         let datasets = load();
-        assert_eq!((datasets.iter().count(), names(&datasets)[0].as_str()), (GIVEN_UP_MAX, "set-0"));
+        assert_eq!(
+            (datasets.iter().count(), names(&datasets)[0].as_str()),
+            (GIVEN_UP_MAX, "set-0")
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! How files of a dataset get into a job's directory: shared with the dataset where that is safe, copied where it is not.
+//! How files of a dataset get into a job's directory: shared with the dataset where that is safe,
+//! copied where it is not.
 //!
-//! A reflink shares the blocks until somebody writes, so it is safe for any job. A copy is always safe, and costs time and space.
-//! A hard link is the dataset's file itself: it is read-only, which keeps a job from writing it by accident, but jobs run as the
-//! worker's user, who owns it. So there are hard links only where the operator asks for them.
+//! A reflink shares the blocks until somebody writes, so it is safe for any job. A copy is always
+//! safe, and costs time and space. A hard link is the dataset's file itself: it is read-only, which
+//! keeps a job from writing it by accident, but jobs run as the worker's user, who owns it. So
+//! there are hard links only where the operator asks for them.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -46,8 +48,9 @@ impl FromStr for LinkMode {
     }
 }
 
-/// Puts a file of a dataset into a job's directory under another name, read-only. Gives the file, or `None` if the dataset has none of that
-/// name. `ours` says whether a worker made the dataset; others' files are never linked.
+/// Puts a file of a dataset into a job's directory under another name, read-only. Gives the file,
+/// or `None` if the dataset has none of that name. `ours` says whether a worker made the dataset;
+/// others' files are never linked.
 pub(in crate::worker) fn place(
     dataset: &OwnedFd,
     name: &SafeName,
@@ -64,8 +67,16 @@ pub(in crate::worker) fn place(
         let folder = make_folder(job, target, Mode::RWXU)?;
         let common = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if mode == LinkMode::Hardlink && ours {
-            linkat(open_folder(dataset, name)?, name.file(), &folder, target.file(), AtFlags::empty())?;
-            return Ok(openat(&folder, target.file(), OFlags::RDONLY | common, Mode::empty())?.into());
+            linkat(
+                open_folder(dataset, name)?,
+                name.file(),
+                &folder,
+                target.file(),
+                AtFlags::empty(),
+            )?;
+            return Ok(
+                openat(&folder, target.file(), OFlags::RDONLY | common, Mode::empty())?.into()
+            );
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | common;
         let mut made: File = openat(&folder, target.file(), flags, Mode::RUSR | Mode::WUSR)?.into();
@@ -122,8 +133,10 @@ mod tests {
         let path = root.path().join("set/d/a");
         fs::write(&path, "bytes").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
-        let (dataset, job) =
-            (open_root(&root.path().join("set")).unwrap(), open_root(&root.path().join("job")).unwrap());
+        let (dataset, job) = (
+            open_root(&root.path().join("set")).unwrap(),
+            open_root(&root.path().join("job")).unwrap(),
+        );
         let inode = fs::metadata(&path).unwrap().ino();
         let reflinks = check_link_in(root.path(), LinkMode::Reflink);
         for (mode, ours, same) in [
@@ -146,24 +159,34 @@ mod tests {
             assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "{mode:?}");
         }
         assert!(place(&dataset, &name("none"), true, &job, &name("n"), LinkMode::Auto).is_none());
-        let reflinked = place(&dataset, &name("d/a"), true, &job, &name("r"), LinkMode::Reflink).unwrap();
+        let reflinked =
+            place(&dataset, &name("d/a"), true, &job, &name("r"), LinkMode::Reflink).unwrap();
         assert_eq!(reflinked.is_ok(), reflinks, "what was asked for, or nothing");
     }
 
     fn check_link_in(root: &Path, mode: LinkMode) -> bool {
         fs::create_dir_all(root.join(PRIVATE)).unwrap();
         let can = check_link(root, &root.join("job"), mode).is_ok();
-        assert_eq!(fs::read_dir(root.join(PRIVATE)).unwrap().count(), 0, "the probe leaves nothing");
+        assert_eq!(
+            fs::read_dir(root.join(PRIVATE)).unwrap().count(),
+            0,
+            "the probe leaves nothing"
+        );
         can
     }
 
     #[test]
     fn modes_are_read_and_tried() {
         assert_eq!("hardlink".parse(), Ok(LinkMode::Hardlink));
-        assert!("symlink".parse::<LinkMode>().unwrap_err().contains("auto, reflink, hardlink or copy"));
+        assert!(
+            "symlink".parse::<LinkMode>().unwrap_err().contains("auto, reflink, hardlink or copy")
+        );
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("job")).unwrap();
-        assert!(check_link_in(root.path(), LinkMode::Hardlink) && check_link_in(root.path(), LinkMode::Copy));
+        assert!(
+            check_link_in(root.path(), LinkMode::Hardlink)
+                && check_link_in(root.path(), LinkMode::Copy)
+        );
         assert!(check_link(root.path(), &root.path().join("none"), LinkMode::Hardlink).is_err());
     }
 }

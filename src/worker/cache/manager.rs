@@ -1,7 +1,8 @@
-//! The datasets that are here, and what the leader is told of them. The jobs that need them are in [`jobs`].
+//! The datasets that are here, and what the leader is told of them. The jobs that need them are in
+//! [`jobs`].
 //!
-//! It decides and never waits; the session calls it for each frame and each piece of [`News`] from its threads. A dataset is offered
-//! once its digests were checked in this run of the worker.
+//! It decides and never waits; the session calls it for each frame and each piece of [`News`] from
+//! its threads. A dataset is offered once its digests were checked in this run of the worker.
 
 mod jobs;
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use chunking::limits::DATASETS_LISTED_MAX;
-use chunking::message::{Have, Name, Reason, Release, DatasetEntry, DatasetList, DatasetState};
+use chunking::message::{DatasetEntry, DatasetList, DatasetState, Have, Name, Reason, Release};
 use chunking::{Digest, DigestKind, Kind};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -20,12 +21,12 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::classic::{self, PutError, Stored};
-use super::dataset_download::Coming;
 use super::contents::Contents;
+use super::dataset_download::Coming;
 use super::disk::Disk;
+use super::eviction::{Load, NoRoom, What, victims};
 use super::given_up::GivenUp;
 use super::link::LinkMode;
-use super::eviction::{Load, NoRoom, What, victims};
 use super::seal::Seal;
 use super::staged::{CheckError, Donor, Staged, check};
 use super::{CacheConfig, CacheId};
@@ -50,7 +51,8 @@ pub(super) struct Dataset {
     doubtful: HashSet<u32>,
     /// It goes when no job uses it any more.
     released: bool,
-    /// Whether it came on this connection, or the leader has said on it that this is the content which counts.
+    /// Whether it came on this connection, or the leader has said on it that this is the content
+    /// which counts.
     sure: bool,
 }
 
@@ -177,7 +179,8 @@ impl Opened {
     pub(in crate::worker) fn open(config: &CacheConfig) -> io::Result<Self> {
         let disk = Disk::open(&config.directory)?;
         let loaded = disk.load().map_err(|error| {
-            let text = format!("cannot read the cache directory {}: {error}", config.directory.display());
+            let text =
+                format!("cannot read the cache directory {}: {error}", config.directory.display());
             io::Error::new(error.kind(), text)
         })?;
         let datasets: HashMap<CacheId, Dataset> = loaded
@@ -200,7 +203,8 @@ impl Opened {
             .staged
             .into_iter()
             .map(|found| {
-                let (cache, contents, last_use) = (found.cache, Arc::new(found.contents), found.last_use);
+                let (cache, contents, last_use) =
+                    (found.cache, Arc::new(found.contents), found.last_use);
                 (found.version, Part { cache, contents, last_use })
             })
             .collect();
@@ -249,7 +253,9 @@ impl Cache {
         let mut found: Vec<_> = self
             .datasets
             .iter()
-            .map(|(cache, dataset)| (dataset.last_use, cache.clone(), dataset.version, dataset.contents.clone()))
+            .map(|(cache, dataset)| {
+                (dataset.last_use, cache.clone(), dataset.version, dataset.contents.clone())
+            })
             .collect();
         found.sort_by_key(|(last_use, ..)| std::cmp::Reverse(*last_use));
         let (disk, news) = (self.disk.clone(), self.news.clone());
@@ -260,7 +266,9 @@ impl Cache {
             for (_, cache, version, contents) in found {
                 let found = check(&disk, version, &contents);
                 if disk.is_closed()
-                    || news.send(News::Checked(Checked { cache, version, found, question: None })).is_err()
+                    || news
+                        .send(News::Checked(Checked { cache, version, found, question: None }))
+                        .is_err()
                 {
                     return;
                 }
@@ -277,7 +285,8 @@ impl Cache {
         });
     }
 
-    /// Has something done with the directories of a version, on a thread, after what was begun with them before.
+    /// Has something done with the directories of a version, on a thread, after what was begun with
+    /// them before.
     pub(super) fn run_in_turn(
         &mut self,
         version: Uuid,
@@ -311,12 +320,22 @@ impl Cache {
         if !knows_datasets {
             return;
         }
-        // First what is not to come back: the leader sends what it thinks lacks as soon as it has the first of these messages.
-        let gone = self.given_up.iter().map(|one| entry(DatasetState::Gone, &one.cache, one.digest, &one.text));
-        let checked = self.datasets.iter().filter(|(_, dataset)| dataset.seals.is_some() && !dataset.released);
-        let held = checked.map(|(cache, dataset)| entry(DatasetState::Held, cache, dataset.contents.digest(), ""));
+        // First what is not to come back: the leader sends what it thinks lacks as soon as it has
+        // the first of these messages.
+        let gone = self
+            .given_up
+            .iter()
+            .map(|one| entry(DatasetState::Gone, &one.cache, one.digest, &one.text));
+        let checked = self
+            .datasets
+            .iter()
+            .filter(|(_, dataset)| dataset.seals.is_some() && !dataset.released);
+        let held = checked.map(|(cache, dataset)| {
+            entry(DatasetState::Held, cache, dataset.contents.digest(), "")
+        });
         let entries: Vec<DatasetEntry> = gone.chain(held).collect();
-        // It may have given out jobs before it hears of these, and have other contents of them by now.
+        // It may have given out jobs before it hears of these, and have other contents of them by
+        // now.
         self.datasets.values_mut().for_each(|dataset| dataset.sure = false);
         let mut rest = entries.as_slice();
         for anew in std::iter::once(1).chain(std::iter::repeat(0)) {
@@ -339,12 +358,24 @@ impl Cache {
 
     fn have(&self, anew: u8, datasets: Vec<DatasetEntry>, out: &mut Exchange) {
         if self.told {
-            let message = Have { anew, budget: self.budget, used: self.used(), datasets: DatasetList::new(datasets) };
+            let message = Have {
+                anew,
+                budget: self.budget,
+                used: self.used(),
+                datasets: DatasetList::new(datasets),
+            };
             out.push(OutFrame::message(Uuid::nil(), &message));
         }
     }
 
-    fn say(&self, state: DatasetState, cache: &CacheId, digest: Digest, text: &str, out: &mut Exchange) {
+    fn say(
+        &self,
+        state: DatasetState,
+        cache: &CacheId,
+        digest: Digest,
+        text: &str,
+        out: &mut Exchange,
+    ) {
         self.have(0, vec![entry(state, cache, digest, text)], out);
     }
 
@@ -388,14 +419,20 @@ impl Cache {
         needs: u64,
         out: &mut Exchange,
     ) -> Result<(), String> {
-        let gone =
-            victims(self.loads(), self.budget, needs, cache).map_err(|error: NoRoom| error.to_string())?;
+        let gone = victims(self.loads(), self.budget, needs, cache)
+            .map_err(|error: NoRoom| error.to_string())?;
         let mut freed = 0u64;
         for what in gone {
             match what {
                 What::Dataset(victim) => {
-                    freed += self.datasets.get(&victim).map_or(0, |dataset| dataset.contents.bytes());
-                    self.drop_dataset(&victim, &format!("evicted to make room for {cache}"), Going::GivenUp, out);
+                    freed +=
+                        self.datasets.get(&victim).map_or(0, |dataset| dataset.contents.bytes());
+                    self.drop_dataset(
+                        &victim,
+                        &format!("evicted to make room for {cache}"),
+                        Going::GivenUp,
+                        out,
+                    );
                 }
                 What::Part(version) => {
                     freed += self.drop_part(version, out);
@@ -410,9 +447,10 @@ impl Cache {
                 ByteSize(free)
             )),
             Ok(_) => Ok(()),
-            Err(error) => {
-                Err(format!("cannot tell how much room {} has: {error}", self.disk.root().display()))
-            }
+            Err(error) => Err(format!(
+                "cannot tell how much room {} has: {error}",
+                self.disk.root().display()
+            )),
         }
     }
 
@@ -483,13 +521,15 @@ impl Cache {
             self.asked.remove(cache);
             self.no_longer_lacking(cache);
         } else {
-            // Its connection was lost meanwhile: the leader is to say on the new one that it counts.
+            // Its connection was lost meanwhile: the leader is to say on the new one that it
+            // counts.
             self.want_if_lacking(cache, out);
         }
     }
 
-    /// A dataset that was found at the start is as it should be. Jobs that wait for it may need another content of it by now: if the
-    /// leader was asked, or has sent for that, they go on waiting.
+    /// A dataset that was found at the start is as it should be. Jobs that wait for it may need
+    /// another content of it by now: if the leader was asked, or has sent for that, they go on
+    /// waiting.
     fn checked_first(&mut self, cache: &CacheId, out: &mut Exchange) {
         if let Some(dataset) = self.datasets.get(cache) {
             self.say(DatasetState::Held, cache, dataset.contents.digest(), "", out);
@@ -560,8 +600,10 @@ impl Cache {
     /// The datasets that are here and checked, that of `cache` first.
     pub(super) fn donors(&self, cache: &CacheId) -> Vec<Donor> {
         let mut datasets: Vec<_> = self.datasets.iter().collect();
-        datasets.sort_by_key(|(other, dataset)| (*other != cache, std::cmp::Reverse(dataset.last_use)));
-        datasets.into_iter()
+        datasets
+            .sort_by_key(|(other, dataset)| (*other != cache, std::cmp::Reverse(dataset.last_use)));
+        datasets
+            .into_iter()
             .filter_map(|(_, dataset)| {
                 let seals = dataset.seals.clone()?;
                 Some(Donor { version: dataset.version, contents: dataset.contents.clone(), seals })
@@ -570,7 +612,12 @@ impl Cache {
     }
 
     /// The leader does not want a dataset to be held, or does not know one that was asked for.
-    pub(in crate::worker) fn on_release(&mut self, version: Uuid, release: &Release, out: &mut Exchange) {
+    pub(in crate::worker) fn on_release(
+        &mut self,
+        version: Uuid,
+        release: &Release,
+        out: &mut Exchange,
+    ) {
         let Ok(cache) = CacheId::parse(release.cache_id.as_str()) else { return };
         let meant = |found: Uuid| version.is_nil() || found == version;
         self.release_coming(&cache, version, out);
@@ -605,7 +652,9 @@ impl Cache {
 
     /// The files of a dataset are to be checked.
     pub(in crate::worker) fn on_inspect(&mut self, question: Uuid, name: &str, out: &mut Exchange) {
-        let known = CacheId::parse(name).ok().and_then(|cache| self.datasets.get(&cache).map(|dataset| (cache, dataset)));
+        let known = CacheId::parse(name)
+            .ok()
+            .and_then(|cache| self.datasets.get(&cache).map(|dataset| (cache, dataset)));
         let Some((cache, dataset)) = known else {
             let result = CachePutResult::failed(name, "the dataset is not here");
             return out.push(ack(question, &result));
@@ -622,8 +671,13 @@ impl Cache {
         let answer = |result: CachePutResult, out: &mut Exchange| {
             out.out.extend(question.map(|question| ack(question, &result)));
         };
-        let Some(dataset) = self.datasets.get_mut(&cache).filter(|dataset| dataset.version == version) else {
-            return answer(CachePutResult::failed(cache.as_str(), "the dataset is not here any more"), out);
+        let Some(dataset) =
+            self.datasets.get_mut(&cache).filter(|dataset| dataset.version == version)
+        else {
+            return answer(
+                CachePutResult::failed(cache.as_str(), "the dataset is not here any more"),
+                out,
+            );
         };
         let (why, going) = match found {
             Ok(seals) => {
@@ -633,7 +687,12 @@ impl Cache {
                 let status = CacheStatus::Ok;
                 let message = format!("verified={files}");
                 answer(
-                    CachePutResult { cache_id: cache.as_str().to_owned(), status, message, worker: None },
+                    CachePutResult {
+                        cache_id: cache.as_str().to_owned(),
+                        status,
+                        message,
+                        worker: None,
+                    },
                     out,
                 );
                 if first {
@@ -659,7 +718,9 @@ impl Cache {
     pub(in crate::worker) fn on_put(&mut self, corr_id: Uuid, payload: &[u8], out: &mut Exchange) {
         let request = match CachePutRequest::parse(payload) {
             Ok(request) => request,
-            Err(error) => return out.push(ack(corr_id, &CachePutResult::failed("", error.to_string()))),
+            Err(error) => {
+                return out.push(ack(corr_id, &CachePutResult::failed("", error.to_string())));
+            }
         };
         let cache = match CacheId::parse(&request.cache_id) {
             Ok(cache) => cache,
@@ -678,15 +739,15 @@ impl Cache {
 
     fn next_put(&mut self, out: &mut Exchange) {
         while self.putting.is_none() {
-            let unchecked =
-                |waiting: &Waiting| self.datasets.get(&waiting.cache).is_some_and(|dataset| dataset.seals.is_none());
+            let unchecked = |waiting: &Waiting| {
+                self.datasets.get(&waiting.cache).is_some_and(|dataset| dataset.seals.is_none())
+            };
             // One whose dataset is being checked waits for that.
             let Some(at) = self.puts.iter().position(|waiting| !unchecked(waiting)) else { return };
             let Some(Waiting { cache, corr_id, request }) = self.puts.remove(at) else { return };
-            let before =
-                self.donors(&cache).into_iter().next().filter(|donor| {
-                    self.datasets.get(&cache).is_some_and(|dataset| dataset.version == donor.version)
-                });
+            let before = self.donors(&cache).into_iter().next().filter(|donor| {
+                self.datasets.get(&cache).is_some_and(|dataset| dataset.version == donor.version)
+            });
             let bytes = classic::new_bytes(&request, before.as_ref().map(|donor| &*donor.contents));
             // What is there is the base of the new dataset, and must not go for it.
             self.putting = Some((cache.clone(), 0));
@@ -728,7 +789,9 @@ impl Cache {
             News::Checked(checked) => self.on_checked(checked, out),
             News::ReadAgain(read) => self.on_read_again(read, out),
             News::Read { version, contents } => self.on_read(version, contents, out),
-            News::Prepared { version, turn, staged } => self.on_prepared(version, turn, staged, out),
+            News::Prepared { version, turn, staged } => {
+                self.on_prepared(version, turn, staged, out)
+            }
             News::Shown { version, seals } => self.on_shown(version, seals, out),
             News::Put(put) => self.on_stored(put, out),
             News::Discarded { version, bytes, gone } => match gone {

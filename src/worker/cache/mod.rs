@@ -1,8 +1,10 @@
-//! The worker's cache: datasets of files that many jobs share, pushed to it ahead of the jobs and kept as long as there is room.
+//! The worker's cache: datasets of files that many jobs share, pushed to it ahead of the jobs and
+//! kept as long as there is room.
 //!
-//! A dataset is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its digests were right, and not before.
-//! [`Cache`] is owned by the session and is where everything is decided; what takes time (hashing, copying, removing) is done
-//! on threads that tell it what came of it ([`News`]). Nothing is sent here: answers go to the list that the session sends.
+//! A dataset is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its
+//! digests were right, and not before. [`Cache`] is owned by the session and is where everything is
+//! decided; what takes time (hashing, copying, removing) is done on threads that tell it what came
+//! of it ([`News`]). Nothing is sent here: answers go to the list that the session sends.
 //!
 //! | file | does |
 //! |---|---|
@@ -19,22 +21,22 @@
 //! | `link` | how files of a dataset get into a job's directory |
 
 mod classic;
-mod dataset_download;
 mod contents;
+mod dataset_download;
 mod disk;
-mod given_up;
-mod manager;
-mod link;
-mod pack;
 mod eviction;
+mod given_up;
+mod link;
+mod manager;
+mod pack;
 mod seal;
 mod staged;
 
 pub(super) use dataset_download::DatasetPart;
 pub(super) use disk::{OpenDataset, PRIVATE, open_dataset};
-pub(super) use manager::{Cache, News, Opened, Step};
 pub(super) use link::place as place_file;
 pub use link::{LinkMode, check_link};
+pub(super) use manager::{Cache, News, Opened, Step};
 pub(super) use staged::KeptDataset;
 
 use std::collections::HashMap;
@@ -42,8 +44,8 @@ use std::path::PathBuf;
 
 use crate::core::ids::CacheId;
 
-/// The datasets that a job names and this worker keeps, by their ids; `None` for one that could not be opened. Files of these come from
-/// nowhere else.
+/// The datasets that a job names and this worker keeps, by their ids; `None` for one that could not
+/// be opened. Files of these come from nowhere else.
 pub(super) type KeptDatasets = HashMap<String, Option<KeptDataset>>;
 
 /// A worker's cache.

@@ -1,8 +1,9 @@
-//! Where a pack goes: each piece is hashed as it comes and written straight to its place in the dataset's files.
+//! Where a pack goes: each piece is hashed as it comes and written straight to its place in the
+//! dataset's files.
 //!
-//! Pieces lie in a pack one after the other and may begin in one chunk and end in the next. Bytes are hashed once, on their
-//! way, if they come in order; a piece whose parts come otherwise is read back. Runs where a [`Download`] has it run: on a thread
-//! for what blocks.
+//! Pieces lie in a pack one after the other and may begin in one chunk and end in the next. Bytes
+//! are hashed once, on their way, if they come in order; a piece whose parts come otherwise is read
+//! back. Runs where a [`Download`] has it run: on a thread for what blocks.
 //!
 //! [`Download`]: crate::transfer::Download
 
@@ -79,7 +80,9 @@ impl PackSink {
     /// Takes the bytes of a piece, or a part of them, from `start` on.
     fn take(&mut self, at: usize, start: u64, bytes: &[u8]) -> io::Result<()> {
         let PackSink { staged, layout, parts, .. } = self;
-        let (Some(slot), Some(piece)) = (parts.get_mut(at), layout.pieces().get(at)) else { return Ok(()) };
+        let (Some(slot), Some(piece)) = (parts.get_mut(at), layout.pieces().get(at)) else {
+            return Ok(());
+        };
         let Some(part) = slot else { return Ok(()) };
         if bytes.len() as u64 == u64::from(piece.len) {
             part.came = piece.len.into();
@@ -112,7 +115,8 @@ impl PackSink {
     fn spread_from_file(&self, piece: u32, known: Piece) -> io::Result<()> {
         let first = self.staged.contents().first_place(piece);
         let mut bytes = Vec::new();
-        if let Some(place) = first.filter(|_| !self.staged.contents().more_places(piece).is_empty()) {
+        if let Some(place) = first.filter(|_| !self.staged.contents().more_places(piece).is_empty())
+        {
             bytes.resize(known.len as usize, 0);
             self.staged.handle(place.file)?.read_exact_at(&mut bytes, place.offset)?;
         }
@@ -141,7 +145,8 @@ impl ChunkSink for PackSink {
     fn wrong(&mut self) -> io::Result<Vec<Range<u64>>> {
         let mut wrong = Vec::new();
         for at in 0..self.parts.len() {
-            let (Some(Some(part)), Some(known)) = (self.parts.get(at), self.layout.pieces().get(at).copied())
+            let (Some(Some(part)), Some(known)) =
+                (self.parts.get(at), self.layout.pieces().get(at).copied())
             else {
                 continue;
             };

@@ -1,8 +1,11 @@
-//! What a file of a dataset looked like when its bytes were checked, and so whether they may be others by now.
+//! What a file of a dataset looked like when its bytes were checked, and so whether they may be
+//! others by now.
 //!
-//! A job runs as the worker's user: it can make a file of a dataset writable, write to it, and set its time back. What it cannot set is
-//! the time of the last change of the inode. That time also changes when the file gets a link or loses one, as the worker itself
-//! does where two versions of a dataset share a file; so another one is a reason to read the file again, and proves nothing yet.
+//! A job runs as the worker's user: it can make a file of a dataset writable, write to it, and set
+//! its time back. What it cannot set is the time of the last change of the inode. That time also
+//! changes when the file gets a link or loses one, as the worker itself does where two versions of
+//! a dataset share a file; so another one is a reason to read the file again, and proves nothing
+//! yet.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,9 @@
-//! A dataset that comes: files of their full sizes, into which pieces are written straight to where they belong, and word of which
-//! of them are there and right.
+//! A dataset that comes: files of their full sizes, into which pieces are written straight to where
+//! they belong, and word of which of them are there and right.
 //!
-//! Blocking. What is there already is found here first: pieces of an earlier try, after their digests were checked, and files
-//! and pieces of other datasets of this cache, which are linked or copied. A piece counts when its BLAKE3 was right; nothing else does.
+//! Blocking. What is there already is found here first: pieces of an earlier try, after their
+//! digests were checked, and files and pieces of other datasets of this cache, which are linked or
+//! copied. A piece counts when its BLAKE3 was right; nothing else does.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, Permissions};
@@ -14,7 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use chunking::dataset::Piece;
 use chunking::digest::BlobHasher;
 use chunking::{Bitmap, DigestKind, Ranges};
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, copy_file_range, linkat, openat, seek, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, SeekFrom, copy_file_range, linkat, openat, seek, unlinkat,
+};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -70,8 +73,12 @@ impl Staged {
         let path = disk.begin(version, &contents)?;
         let count = u32::try_from(contents.manifest().pieces().len()).unwrap_or(u32::MAX);
         let all = contents.manifest().pieces().iter().map(|piece| u64::from(piece.len)).sum();
-        let state =
-            State { here: Bitmap::new(count), lacking: all, files: HashMap::new(), linked: HashSet::new() };
+        let state = State {
+            here: Bitmap::new(count),
+            lacking: all,
+            files: HashMap::new(),
+            linked: HashSet::new(),
+        };
         let by_piece =
             (0..).zip(contents.manifest().pieces()).map(|(place, piece)| (*piece, place)).collect();
         let root = open_directory(&path)?;
@@ -102,7 +109,8 @@ impl Staged {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pieces that are not here, the first ones if there are many runs of them, and the bytes of all.
+    /// The pieces that are not here, the first ones if there are many runs of them, and the bytes
+    /// of all.
     pub(super) fn lacking(&self) -> (Ranges, u64) {
         let state = self.lock();
         (state.here.missing(), state.lacking)
@@ -130,9 +138,13 @@ impl Staged {
             // A job or another dataset has this file too: it is not written.
             unlinkat(&folder, name.file(), AtFlags::empty())?;
         }
-        let made: File =
-            openat(&folder, name.file(), flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?
-                .into();
+        let made: File = openat(
+            &folder,
+            name.file(),
+            flags | OFlags::CREATE | OFlags::EXCL,
+            Mode::RUSR | Mode::WUSR,
+        )?
+        .into();
         made.set_len(entry.size)?;
         Ok(false)
     }
@@ -155,7 +167,8 @@ impl Staged {
             let mut state = self.lock();
             state.linked.insert(file);
             for piece in pieces {
-                // A piece counts only if all of its places are served: others are, when it is spread.
+                // A piece counts only if all of its places are served: others are, when it is
+                // spread.
                 if self.contents.first_place(piece).is_some_and(|place| place.file == file)
                     && self.contents.more_places(piece).iter().all(|place| place.file == file)
                 {
@@ -275,10 +288,13 @@ impl Staged {
         if let Some(open) = state.files.get(&file) {
             return Ok(open.clone());
         }
-        let Some((name, _)) = self.contents.file(file) else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some((name, _)) = self.contents.file(file) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let folder = open_folder(&self.root, name)?;
         let how = if state.linked.contains(&file) { OFlags::RDONLY } else { OFlags::RDWR };
-        let opened = openat(&folder, name.file(), how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let opened =
+            openat(&folder, name.file(), how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let opened = Arc::new(File::from(opened));
         if state.files.len() >= STAGED_FILES_OPEN_MAX {
             state.files.clear();
@@ -287,9 +303,13 @@ impl Staged {
         Ok(opened)
     }
 
-    /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they look like, and the version
-    /// that was there.
-    pub(super) fn show(&self, disk: &Disk, cache: &super::CacheId) -> io::Result<(Vec<Seal>, Option<Uuid>)> {
+    /// All is here: closes the files to writers, and shows them under the CacheId. Gives what they
+    /// look like, and the version that was there.
+    pub(super) fn show(
+        &self,
+        disk: &Disk,
+        cache: &super::CacheId,
+    ) -> io::Result<(Vec<Seal>, Option<Uuid>)> {
         // Before anything is moved: what is somebody else's is not touched.
         disk.before(cache)?;
         self.lock().files.clear();
@@ -305,21 +325,23 @@ impl Staged {
 }
 
 impl Donor {
-    /// A file of the dataset, if it is as it was when it was checked. One that may be another is read.
+    /// A file of the dataset, if it is as it was when it was checked. One that may be another is
+    /// read.
     fn open(&self, root: &OwnedFd, file: u32) -> io::Result<Option<File>> {
         let Some((name, entry)) = self.contents.file(file) else { return Ok(None) };
         let Some(found) = open(root, name)? else { return Ok(None) };
-        let is_right = match self.seals.get(file as usize).map(|seal| seal.on(&found.metadata().ok())) {
-            Some(SealState::Whole) => true,
-            Some(SealState::Doubtful) => {
-                let mut buffer = Vec::new();
-                let mut pieces = self.contents.manifest().layout(entry);
-                pieces.try_fold(true, |right, (offset, _, piece)| {
-                    Ok::<_, io::Error>(right && read_piece(&found, offset, piece, &mut buffer)?)
-                })?
-            }
-            Some(SealState::Broken) | None => false,
-        };
+        let is_right =
+            match self.seals.get(file as usize).map(|seal| seal.on(&found.metadata().ok())) {
+                Some(SealState::Whole) => true,
+                Some(SealState::Doubtful) => {
+                    let mut buffer = Vec::new();
+                    let mut pieces = self.contents.manifest().layout(entry);
+                    pieces.try_fold(true, |right, (offset, _, piece)| {
+                        Ok::<_, io::Error>(right && read_piece(&found, offset, piece, &mut buffer)?)
+                    })?
+                }
+                Some(SealState::Broken) | None => false,
+            };
         Ok(is_right.then_some(found))
     }
 }
@@ -352,9 +374,13 @@ fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Resu
     Ok(())
 }
 
-/// Checks all files of a dataset, read once: each piece against its BLAKE3, and each whole file against its SHA-256. Gives what the files
-/// look like, or which one is damaged and how.
-pub(super) fn check(disk: &Disk, version: Uuid, contents: &Contents) -> Result<Vec<Seal>, CheckError> {
+/// Checks all files of a dataset, read once: each piece against its BLAKE3, and each whole file
+/// against its SHA-256. Gives what the files look like, or which one is damaged and how.
+pub(super) fn check(
+    disk: &Disk,
+    version: Uuid,
+    contents: &Contents,
+) -> Result<Vec<Seal>, CheckError> {
     let root = disk.open_version(version)?;
     let mut seals = Vec::with_capacity(contents.files().len());
     let mut buffer = Vec::new();
@@ -390,7 +416,8 @@ pub(super) fn check(disk: &Disk, version: Uuid, contents: &Contents) -> Result<V
 pub(in crate::worker) enum CheckError {
     /// A file is not what it should be.
     Damaged(String),
-    /// The files are what the pieces make, and that is not what was said of them: it would come again as it is.
+    /// The files are what the pieces make, and that is not what was said of them: it would come
+    /// again as it is.
     Untrue(String),
     /// It cannot be told.
     Io(io::Error),
@@ -403,7 +430,12 @@ impl From<io::Error> for CheckError {
 }
 
 /// How a file of a dataset stands against its seal.
-pub(super) fn state_of(disk: &Disk, version: Uuid, name: &SafeName, seal: Option<&Seal>) -> SealState {
+pub(super) fn state_of(
+    disk: &Disk,
+    version: Uuid,
+    name: &SafeName,
+    seal: Option<&Seal>,
+) -> SealState {
     // Beneath the dataset's own directory and through no link, as a job's file is taken.
     let found = disk.open_version(version).and_then(|root| open(&root, name));
     let found = found.ok().flatten().and_then(|file| file.metadata().ok());
@@ -432,11 +464,13 @@ impl KeptDataset {
         self.contents.find(name.as_str()).is_some()
     }
 
-    /// Whether a job's copy of a file is right. The dataset's own file was looked at before the job came this far; if it has changed
-    /// since, the copy is read.
+    /// Whether a job's copy of a file is right. The dataset's own file was looked at before the job
+    /// came this far; if it has changed since, the copy is read.
     pub(in crate::worker) fn is_right(&self, name: &SafeName, copy: &File) -> io::Result<bool> {
         let file = self.contents.find(name.as_str());
-        let Some((file, (_, entry))) = file.and_then(|file| Some((file, self.contents.file(file)?))) else {
+        let Some((file, (_, entry))) =
+            file.and_then(|file| Some((file, self.contents.file(file)?)))
+        else {
             return Ok(false);
         };
         let found = open(self.root(), name)?.and_then(|file| file.metadata().ok());
@@ -452,7 +486,8 @@ impl KeptDataset {
     }
 }
 
-/// Reads files of a dataset again, piece by piece. Gives what they look like, or which one is damaged.
+/// Reads files of a dataset again, piece by piece. Gives what they look like, or which one is
+/// damaged.
 pub(super) fn check_files(
     disk: &Disk,
     version: Uuid,

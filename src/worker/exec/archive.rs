@@ -1,8 +1,10 @@
-//! Packs what a job made into a ZIP archive (WX04, CO04), outside of the folder it packs: in memory while it is small enough
-//! to stand inside a result, and in a file beside the folder when it has grown over that.
+//! Packs what a job made into a ZIP archive (WX04, CO04), outside of the folder it packs: in memory
+//! while it is small enough to stand inside a result, and in a file beside the folder when it has
+//! grown over that.
 //!
-//! An archive that grows over its limit is given up at once and the sizes are said. Links and other things that are no
-//! plain files are not followed and not packed. Blocking; the handler of executables calls it when a program has ended.
+//! An archive that grows over its limit is given up at once and the sizes are said. Links and other
+//! things that are no plain files are not followed and not packed. Blocking; the handler of
+//! executables calls it when a program has ended.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -25,8 +27,8 @@ use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::Content;
 use crate::worker::identity::FileIdentity;
 
-/// Files from this size on are written in the ZIP64 form. Packing may make a file larger by a little, so it is a little
-/// less than what the classic form can count.
+/// Files from this size on are written in the ZIP64 form. Packing may make a file larger by a
+/// little, so it is a little less than what the classic form can count.
 const ZIP64_BYTES_MIN: u64 = 4_000_000_000;
 
 /// What becomes of the files.
@@ -149,7 +151,9 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
     while let Some(folder) = folders.pop() {
         let read_failed = |source| PackError::Read { path: folder.display().to_string(), source };
         // What was a folder when it was found, and is none now, was put there since.
-        let Some(open) = dirfd::open_at(packing.directory.handle(), &folder).map_err(read_failed)? else {
+        let Some(open) =
+            dirfd::open_at(packing.directory.handle(), &folder).map_err(read_failed)?
+        else {
             skipped += 1;
             continue;
         };
@@ -175,9 +179,16 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
                     let bytes = u64::try_from(stat.st_size).unwrap_or_default();
                     match path.to_str() {
                         Some(name) => {
-                            found.push(Found { name: name.to_owned(), path, bytes, mode: stat.st_mode });
+                            found.push(Found {
+                                name: name.to_owned(),
+                                path,
+                                bytes,
+                                mode: stat.st_mode,
+                            });
                         }
-                        None => notes.push(format!("{path:?} is not packed: its name is no UTF-8")),
+                        None => {
+                            notes.push(format!("{path:?} is not packed: its name is not UTF-8"))
+                        }
                     }
                 }
                 FileType::Symlink
@@ -190,7 +201,8 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
         }
     }
     if skipped > 0 {
-        notes.push(format!("{skipped} links or special files are not packed; only plain files are"));
+        notes
+            .push(format!("{skipped} links or special files are not packed; only plain files are"));
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
@@ -198,27 +210,33 @@ fn find(packing: &Packing<'_>, notes: &mut Vec<String>) -> Result<Vec<Found>, Pa
 
 fn found_program(program: &Path) -> Result<Option<Found>, PackError> {
     let Some(name) = program.file_name().and_then(|name| name.to_str()) else { return Ok(None) };
-    let metadata =
-        fs::metadata(program).map_err(|source| PackError::Read { path: name.to_owned(), source })?;
+    let metadata = fs::metadata(program)
+        .map_err(|source| PackError::Read { path: name.to_owned(), source })?;
     let mode = metadata.permissions().mode();
     Ok(Some(Found { path: program.to_owned(), name: name.to_owned(), bytes: metadata.len(), mode }))
 }
 
-/// Opens a file that was found. Between finding and opening, nothing may have put a link in its place.
+/// Opens a file that was found. Between finding and opening, nothing may have put a link in its
+/// place.
 fn open_again(packing: &Packing<'_>, file: &Found) -> io::Result<fs::File> {
     if packing.program == Some(&file.path) {
         return fs::File::open(&file.path);
     }
-    // Names that a client may not give are still names that a program may have made, such as `nul` or `a\b`.
+    // Names that a client may not give are still names that a program may have made, such as `nul`
+    // or `a\b`.
     let opened = dirfd::open_at(packing.directory.handle(), &file.path)?;
     let is_plain = |file: &fs::File| file.metadata().is_ok_and(|found| found.is_file());
     opened
         .filter(is_plain)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is no plain file any more"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is not a plain file any more"))
 }
 
 /// Gives whether to go on.
-fn copy_until(source: &mut fs::File, target: &mut impl Write, stop: &Cell<Option<Stop>>) -> io::Result<bool> {
+fn copy_until(
+    source: &mut fs::File,
+    target: &mut impl Write,
+    stop: &Cell<Option<Stop>>,
+) -> io::Result<bool> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let stopped = stop.take();
@@ -250,8 +268,9 @@ enum Held {
     Nothing,
 }
 
-/// Takes bytes up to a limit; what would go over it, or cannot be written, is swallowed and noted. An error instead would
-/// make the ZIP writer complain on the process's standard error when it is dropped.
+/// Takes bytes up to a limit; what would go over it, or cannot be written, is swallowed and noted.
+/// An error instead would make the ZIP writer complain on the process's standard error when it is
+/// dropped.
 struct Bounded {
     held: Held,
     /// Where the next byte goes.
@@ -383,7 +402,15 @@ mod tests {
     fn packing<'a>(directory: &'a OpenDirectory, inputs: &'a Inputs) -> Packing<'a> {
         let file = Path::new("/nonexistent/archive");
         let (memory_bytes_max, bytes_max) = (100_000, 100_000);
-        Packing { directory, inputs, program: None, file, memory_bytes_max, bytes_max, files_max: 10 }
+        Packing {
+            directory,
+            inputs,
+            program: None,
+            file,
+            memory_bytes_max,
+            bytes_max,
+            files_max: 10,
+        }
     }
 
     #[test]
@@ -425,11 +452,13 @@ mod tests {
         fs::write(outside.path().join("secret"), "s").unwrap();
         let inputs = Inputs::new();
         assert_eq!(names(&bytes(pack(packing(&open, &inputs)).unwrap())), ["a\\b"]);
-        let found = |name: &str| Found { path: name.into(), name: name.into(), bytes: 4, mode: 0o600 };
+        let found =
+            |name: &str| Found { path: name.into(), name: name.into(), bytes: 4, mode: 0o600 };
         assert!(open_again(&packing(&open, &inputs), &found("a\\b")).is_ok());
         // What a program left running may do between the finding and the opening.
         fs::remove_file(root.path().join("a\\b")).unwrap();
-        std::os::unix::fs::symlink(outside.path().join("secret"), root.path().join("a\\b")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("secret"), root.path().join("a\\b"))
+            .unwrap();
         std::os::unix::fs::symlink(outside.path(), root.path().join("nul")).unwrap();
         for name in ["a\\b", "nul/secret", "../secret", "/etc/passwd"] {
             assert!(open_again(&packing(&open, &inputs), &found(name)).is_err(), "{name}");
@@ -470,8 +499,12 @@ mod tests {
         fs::write(dir.join("a"), noise(60_000, 1)).unwrap();
         fs::write(dir.join("b"), noise(60_000, 1)).unwrap();
         let inputs = Inputs::new();
-        let large =
-            Packing { file: &file, memory_bytes_max: 70_000, bytes_max: 200_000, ..packing(&open, &inputs) };
+        let large = Packing {
+            file: &file,
+            memory_bytes_max: 70_000,
+            bytes_max: 200_000,
+            ..packing(&open, &inputs)
+        };
         let packed = pack(large).unwrap();
         assert_eq!(packed.archive, Some(Content::File(file.clone())));
         let mut archive = zip::ZipArchive::new(fs::File::open(&file).unwrap()).unwrap();
@@ -485,7 +518,10 @@ mod tests {
         fs::write(root.path().join("no-folder"), "").unwrap();
         let bad = Packing { file: &root.path().join("no-folder/archive"), ..large };
         let error = pack(bad).unwrap_err().to_string();
-        assert!(error.contains("cannot write the archive") && error.contains("no-folder/archive"), "{error}");
+        assert!(
+            error.contains("cannot write the archive") && error.contains("no-folder/archive"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -524,7 +560,8 @@ mod tests {
         fs::create_dir(&job).unwrap();
         let inputs = Inputs::new();
         let packed =
-            pack(Packing { program: Some(&program), ..packing(&OpenDirectory::of(&job), &inputs) }).unwrap();
+            pack(Packing { program: Some(&program), ..packing(&OpenDirectory::of(&job), &inputs) })
+                .unwrap();
         assert_eq!(names(&bytes(packed)), ["prog.exe"]);
     }
 }

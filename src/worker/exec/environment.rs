@@ -1,5 +1,6 @@
-//! The environment that a program gets: a few variables of the worker's that programs need, what `--pass-env` allows, and what the
-//! program may want to know of its job. The rest of the worker's environment, with the secrets in it, is not for jobs.
+//! The environment that a program gets: a few variables of the worker's that programs need, what
+//! `--pass-env` allows, and what the program may want to know of its job. The rest of the worker's
+//! environment, with the secrets in it, is not for jobs.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,14 +16,15 @@ pub const PASSED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Names that say what the job is; they are not the worker's to pass on.
-const OWN: [&str; 6] = ["TMPDIR", "HEFT_JOB_ID", "HEFT_ATTEMPT", "HEFT_CLIENT", "HEFT_EXEC", "HEFT_WORKER"];
+const OWN: [&str; 6] =
+    ["TMPDIR", "HEFT_JOB_ID", "HEFT_ATTEMPT", "HEFT_CLIENT", "HEFT_EXEC", "HEFT_WORKER"];
 
 /// A name that cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PassError {
     /// It is none.
     #[error(
-        "\"{0}\" is no name of a variable: give the name alone, and set its value in the worker's environment"
+        "\"{0}\" is not a name of a variable: give the name alone, and set its value in the worker's environment"
     )]
     NoName(
         /// What was given.
@@ -47,7 +49,8 @@ pub fn check_passed(name: &str) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What a program gets. `passed` are names beyond [`PASSED`]; what the worker does not have is left out.
+/// What a program gets. `passed` are names beyond [`PASSED`]; what the worker does not have is left
+/// out.
 pub(super) fn of_job(
     job: &Job,
     worker: uuid::Uuid,
@@ -75,7 +78,8 @@ pub(super) fn of_job(
         .collect()
 }
 
-/// The system takes no NUL in a variable. Without it the name could be another's, so something stands in its place.
+/// The system takes no NUL in a variable. Without it the name could be another's, so something
+/// stands in its place.
 fn printable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -89,19 +93,24 @@ mod tests {
     use super::*;
 
     fn environment(passed: &[&str], of_worker: &[(&str, &str)]) -> BTreeMap<String, OsString> {
-        let payload =
-            r#"{"JobId":"00000000-0000-0000-0000-000000000007","ClientId":"a\u0000b","ExecName":"calc"}"#;
+        let payload = r#"{"JobId":"00000000-0000-0000-0000-000000000007","ClientId":"a\u0000b","ExecName":"calc"}"#;
         let job = Job { attempt: 3, ..Job::new(Uuid::from_u128(7), "job.assign.calc", payload) };
         let of_worker: BTreeMap<_, _> = of_worker.iter().copied().collect();
         let passed: Vec<_> = passed.iter().map(|name| (*name).to_owned()).collect();
         let lookup = |name: &str| of_worker.get(name).map(OsString::from);
-        of_job(&job, Uuid::from_u128(9), Path::new("/jobs/7.out/tmp"), &passed, lookup).into_iter().collect()
+        of_job(&job, Uuid::from_u128(9), Path::new("/jobs/7.out/tmp"), &passed, lookup)
+            .into_iter()
+            .collect()
     }
 
     #[test]
     fn a_program_gets_what_it_needs_and_nothing_else_of_the_worker() {
-        let of_worker =
-            [("PATH", "/bin"), ("HOME", "/root"), ("AWS_SECRET_ACCESS_KEY", "hush"), ("LICENSE", "x")];
+        let of_worker = [
+            ("PATH", "/bin"),
+            ("HOME", "/root"),
+            ("AWS_SECRET_ACCESS_KEY", "hush"),
+            ("LICENSE", "x"),
+        ];
         let got = environment(&["LICENSE", "MISSING"], &of_worker);
         let expected = [
             ("HEFT_ATTEMPT", "3"),

@@ -1,8 +1,9 @@
 //! Writes a job's input files into its directory (C02, C08, C19, CA08, CA11).
 //!
-//! Blocking: the handler of executables calls it on a thread for that. It never opens a path that is not beneath the job's
-//! or the cache directory. Files that come by transfer are made by [`create`] when their transfers open, and are whole when
-//! the job runs; then they only are looked at.
+//! Blocking: the handler of executables calls it on a thread for that. It never opens a path that
+//! is not beneath the job's or the cache directory. Files that come by transfer are made by
+//! [`create`] when their transfers open, and are whole when the job runs; then they only are looked
+//! at.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +17,9 @@ use crate::core::names::{InputNamesError, NameUse, SafeName, input_names};
 use crate::fs::dirfd;
 use crate::model::{InputFile, Source};
 use crate::transfer::is_full;
-use crate::worker::cache::{KeptDatasets, LinkMode, OpenDataset, PRIVATE, open_dataset, place_file};
+use crate::worker::cache::{
+    KeptDatasets, LinkMode, OpenDataset, PRIVATE, open_dataset, place_file,
+};
 use crate::worker::directory::OpenDirectory;
 use crate::worker::identity::FileIdentity;
 
@@ -33,7 +36,9 @@ pub(crate) enum InputError {
         "\"{name}\" of the dataset {cache_id} was changed on the disk while the job was given it: submit the job again"
     )]
     Changed { cache_id: String, name: SafeName },
-    #[error("the dataset {cache_id} was removed from the disk while the job was given it: submit the job again")]
+    #[error(
+        "the dataset {cache_id} was removed from the disk while the job was given it: submit the job again"
+    )]
     Removed { cache_id: String },
     #[error("Cache miss: {cache_id}")]
     CacheMiss { cache_id: String },
@@ -74,8 +79,12 @@ pub(super) fn next_step(error: &io::Error) -> &'static str {
 pub(super) type Inputs = HashMap<PathBuf, FileIdentity>;
 
 /// Makes the file of an input that comes by transfer.
-pub(in crate::worker) fn create(directory: &OpenDirectory, name: &SafeName) -> Result<File, InputError> {
-    dirfd::create(directory.handle(), name).map_err(|source| write_failed(name, directory.path(), source))
+pub(in crate::worker) fn create(
+    directory: &OpenDirectory,
+    name: &SafeName,
+) -> Result<File, InputError> {
+    dirfd::create(directory.handle(), name)
+        .map_err(|source| write_failed(name, directory.path(), source))
 }
 
 fn write_failed(name: &SafeName, directory: &Path, source: io::Error) -> InputError {
@@ -94,7 +103,8 @@ pub(super) struct CachePlace<'a> {
     pub(super) kept: &'a KeptDatasets,
 }
 
-/// The datasets that a job's files are taken from: each is opened once, so that all files of one dataset are of one version.
+/// The datasets that a job's files are taken from: each is opened once, so that all files of one
+/// dataset are of one version.
 #[derive(Default)]
 struct Datasets(HashMap<String, Option<OpenDataset>>);
 
@@ -117,7 +127,8 @@ pub(super) fn write_all(
     let mut inputs = Inputs::new();
     let mut datasets = Datasets::default();
     for (file, name) in files.iter().zip(names) {
-        let look = write_one(file, &name, directory.handle(), directory.path(), cache, &mut datasets)?;
+        let look =
+            write_one(file, &name, directory.handle(), directory.path(), cache, &mut datasets)?;
         inputs.insert(PathBuf::from(name.to_string()), look);
     }
     Ok(inputs)
@@ -135,14 +146,19 @@ fn write_one(
     let content = match file.source() {
         Source::Inline(content) => content,
         Source::Cache(cache_id) => {
-            let inner = SafeName::parse(NameUse::File, file.name_in_dataset()).map_err(InputNamesError::from)?;
+            let inner = SafeName::parse(NameUse::File, file.name_in_dataset())
+                .map_err(InputNamesError::from)?;
             let placed = place_cached(cache_id, &inner, (root, name), cache, datasets)?;
-            let look = placed.and_then(|placed| placed.metadata()).map(|written| FileIdentity::of(&written));
+            let look = placed
+                .and_then(|placed| placed.metadata())
+                .map(|written| FileIdentity::of(&written));
             return look.map_err(|source| write_failed(name, directory, source));
         }
         Source::Blob(blob) => return came(blob.size, name, root, directory),
         Source::Url(_) => return Err(not_supported("a Url")),
-        Source::Streamed { .. } | Source::Nothing => return Err(InputError::Nothing { name: name.clone() }),
+        Source::Streamed { .. } | Source::Nothing => {
+            return Err(InputError::Nothing { name: name.clone() });
+        }
     };
     let failed = |source: io::Error| write_failed(name, directory, source);
     let mut target = dirfd::create(root, name).map_err(failed)?;
@@ -168,8 +184,10 @@ fn came(
     }
 }
 
-/// From the dataset that this worker keeps under that id; if it keeps none, `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the id of a dataset that a worker has
-/// put there is looked for in that. The error inside is one of writing.
+/// From the dataset that this worker keeps under that id; if it keeps none,
+/// `<cache>/<CacheId>/<Name>`, then the single file `<cache>/<CacheId>` (C02). What begins with the
+/// id of a dataset that a worker has put there is looked for in that. The error inside is one of
+/// writing.
 fn place_cached(
     cache_id: &str,
     name: &SafeName,
@@ -197,7 +215,8 @@ fn place_cached(
         // Whatever lies under its name.
         let removed = || InputError::Removed { cache_id: cache_id.to_owned() };
         let kept = kept.as_ref().ok_or_else(removed)?;
-        let lacks = || InputError::NotInDataset { cache_id: dataset.to_owned(), name: wanted.clone() };
+        let lacks =
+            || InputError::NotInDataset { cache_id: dataset.to_owned(), name: wanted.clone() };
         let found = candidates.iter().find(|name| kept.has(name)).ok_or_else(lacks)?;
         let changed = || InputError::Changed { cache_id: cache_id.to_owned(), name: found.clone() };
         let placed = match place_file(kept.root(), found, true, root, target, cache.link) {
@@ -206,15 +225,17 @@ fn place_cached(
             None => return Err(changed()),
         };
         // A hard link is the dataset's own file: who has the worker make them trusts the jobs.
-        return match cache.link == LinkMode::Hardlink || kept.is_right(found, &placed).map_err(cannot_read)? {
+        return match cache.link == LinkMode::Hardlink
+            || kept.is_right(found, &placed).map_err(cannot_read)?
+        {
             true => Ok(Ok(placed)),
             false => Err(changed()),
         };
     }
     let placed = match datasets.open(cache.directory, dataset).map_err(cannot_read)? {
-        Some(dataset) => {
-            candidates.iter().find_map(|name| place_file(dataset.root(), name, true, root, target, cache.link))
-        }
+        Some(dataset) => candidates
+            .iter()
+            .find_map(|name| place_file(dataset.root(), name, true, root, target, cache.link)),
         None => {
             let theirs = open(cache.directory)?;
             [id.join(name), id]
@@ -226,7 +247,8 @@ fn place_cached(
 }
 
 fn open(directory: &Path) -> Result<OwnedFd, InputError> {
-    dirfd::open_root(directory).map_err(|source| InputError::Open { directory: directory.to_owned(), source })
+    dirfd::open_root(directory)
+        .map_err(|source| InputError::Open { directory: directory.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -267,9 +289,12 @@ mod tests {
         ));
         let kept = KeptDatasets::new();
         let cache = CachePlace { directory: root.path(), link: LinkMode::Auto, kept: &kept };
-        let inputs =
-            write_all(&[file, InputFile::inline("small", "1")], &OpenDirectory::of(root.path()), cache)
-                .unwrap();
+        let inputs = write_all(
+            &[file, InputFile::inline("small", "1")],
+            &OpenDirectory::of(root.path()),
+            cache,
+        )
+        .unwrap();
         assert_eq!(inputs.len(), 2);
         let look = FileIdentity::of(&fs::metadata(root.path().join("d/big")).unwrap());
         assert_eq!(inputs.get(Path::new("d/big")), Some(&look));
@@ -313,12 +338,18 @@ mod tests {
                 vec![InputFile::cached("a", "/etc/passwd")],
                 "invalid cache id: \"/etc/passwd\": it is absolute",
             ),
-            (vec![InputFile::cached("a", "../secret")], "invalid cache id: \"../secret\": it holds \"..\""),
+            (
+                vec![InputFile::cached("a", "../secret")],
+                "invalid cache id: \"../secret\": it holds \"..\"",
+            ),
             (
                 vec![InputFile::inline("ok", "1"), InputFile::inline("../x", "2")],
                 "invalid file name: \"../x\"",
             ),
-            (vec![InputFile::inline("a", "1"), InputFile::inline("./a", "2")], "\"a\" is given twice"),
+            (
+                vec![InputFile::inline("a", "1"), InputFile::inline("./a", "2")],
+                "\"a\" is given twice",
+            ),
             (
                 vec![InputFile::inline("a", "1"), InputFile::inline("a/b", "2")],
                 "\"a\" is a folder of another input file",

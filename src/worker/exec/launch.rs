@@ -1,9 +1,10 @@
-//! Programs that end with their worker, however it ends: they are started through a second `heft`, which asks the system to
-//! kill it when the worker is gone and then becomes the program.
+//! Programs that end with their worker, however it ends: they are started through a second `heft`,
+//! which asks the system to kill it when the worker is gone and then becomes the program.
 //!
-//! Without unsafe code nothing can run in a child before its program, so that takes a process of its own. Its standard
-//! input is a pipe to the worker: it says there why the program could not be started, and nothing if it could.
-//! `process` makes the command, the hidden command `__exec` is the other end.
+//! Without unsafe code nothing can run in a child before its program, so that takes a process of
+//! its own. Its standard input is a pipe to the worker: it says there why the program could not be
+//! started, and nothing if it could. `process` makes the command, the hidden command `__exec` is
+//! the other end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,15 +28,17 @@ pub(super) fn command(launcher: &Path, program: &Path) -> io::Result<(Command, R
     Ok((command, Report(reader)))
 }
 
-/// Whether `program` is of a format that is sure to be taken: a script, or built for the same machine as the launcher.
+/// Whether `program` is of a format that is sure to be taken: a script, or built for the same
+/// machine as the launcher.
 ///
-/// The C library's exec hands a file that the kernel does not take to the shell, which would run it as what it is not. A
-/// direct start says what is wrong, so it is kept for all others.
+/// The C library's exec hands a file that the kernel does not take to the shell, which would run it
+/// as what it is not. A direct start says what is wrong, so it is kept for all others.
 pub(super) fn can_launch(launcher: &Path, program: &Path) -> bool {
     let Ok(program) = head(program) else { return false };
     program.starts_with(b"#!")
-        || machine(&program)
-            .is_some_and(|wanted| head(launcher).is_ok_and(|launcher| machine(&launcher) == Some(wanted)))
+        || machine(&program).is_some_and(|wanted| {
+            head(launcher).is_ok_and(|launcher| machine(&launcher) == Some(wanted))
+        })
 }
 
 /// The start of a file, as far as the machine in an ELF header.
@@ -55,8 +58,8 @@ fn machine(head: &[u8]) -> Option<(&[u8], &[u8])> {
 pub(super) struct Report(PipeReader);
 
 impl Report {
-    /// Why the program was not started. To be asked when the process has ended: then nobody holds the pipe's other end, and
-    /// this does not wait.
+    /// Why the program was not started. To be asked when the process has ended: then nobody holds
+    /// the pipe's other end, and this does not wait.
     pub(super) fn failure(mut self) -> Option<io::Error> {
         let mut code = [0; size_of::<i32>()];
         self.0.read_exact(&mut code).ok()?;
@@ -64,8 +67,8 @@ impl Report {
     }
 }
 
-/// Becomes the program, which will be killed when the thread of the worker that started this process is gone. Returns only if
-/// that fails.
+/// Becomes the program, which will be killed when the thread of the worker that started this
+/// process is gone. Returns only if that fails.
 pub fn launch(worker: u32, program: &Path, args: &[OsString]) -> ExitCode {
     // The copy is closed when the program starts.
     let report = io::stdin().as_fd().try_clone_to_owned();

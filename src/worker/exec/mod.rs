@@ -1,8 +1,9 @@
 //! The handler of `heft worker`: runs executables from a directory (SPEC 1L without its flaws).
 //!
-//! A job names a program; its input files are laid out in a directory of its own, the program runs there, and what it
-//! said and made becomes the result. Programs run where they lie: nothing is copied for each job, and no job can change
-//! the program of the next. It knows nothing of leaders; a session or an embedding program calls it as a [`Handler`].
+//! A job names a program; its input files are laid out in a directory of its own, the program runs
+//! there, and what it said and made becomes the result. Programs run where they lie: nothing is
+//! copied for each job, and no job can change the program of the next. It knows nothing of leaders;
+//! a session or an embedding program calls it as a [`Handler`].
 
 mod archive;
 mod environment;
@@ -31,13 +32,13 @@ use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
 use super::cache::{KeptDatasets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
-use super::result_encoding::append_note;
 use super::handler::{Content, Handler, Job, JobContext};
 use super::limits::{
-    ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX, STDERR_BYTES_MAX,
-    STDOUT_BYTES_MAX,
+    ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX,
+    STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
 };
 use super::removal::remove_all;
+use super::result_encoding::append_note;
 use super::work_dir::is_unusable;
 use crate::core::names::{NameError, SafeName};
 use crate::model::{InputFile, JobResult, JobStatus};
@@ -54,7 +55,8 @@ pub struct ExecConfig {
     pub cache_link: LinkMode,
     /// Pack inputs and the program too, as classic workers mean to (WX04).
     pub zip_all: bool,
-    /// What goes inside a result of a program's standard output. A longer one goes as a whole beside it.
+    /// What goes inside a result of a program's standard output. A longer one goes as a whole
+    /// beside it.
     pub stdout_bytes_max: usize,
     /// The same of its standard error.
     pub stderr_bytes_max: usize,
@@ -64,8 +66,9 @@ pub struct ExecConfig {
     pub archive_bytes_max: u64,
     /// Variables of this process that programs get beyond [`PASSED`].
     pub pass_env: Vec<String>,
-    /// The `heft` command, to start programs through [`launch()`], so that they are killed when this process is; only for
-    /// a runtime whose threads live as long as the process. Without it, programs are started as they are.
+    /// The `heft` command, to start programs through [`launch()`], so that they are killed when
+    /// this process is; only for a runtime whose threads live as long as the process. Without it,
+    /// programs are started as they are.
     pub launcher: Option<PathBuf>,
 }
 
@@ -111,12 +114,18 @@ impl Exec {
         Exec { config: Arc::new(config) }
     }
 
-    async fn run_request(&self, job: &Job, inputs: Vec<InputFile>, context: &JobContext) -> JobResult {
+    async fn run_request(
+        &self,
+        job: &Job,
+        inputs: Vec<InputFile>,
+        context: &JobContext,
+    ) -> JobResult {
         let request = match &job.request {
             Ok(request) => request,
             Err(error) => {
-                return job
-                    .failed(format!("this worker runs programs, and the job is no JobRequest: {error}"));
+                return job.failed(format!(
+                    "this worker runs programs, and the job is not a JobRequest: {error}"
+                ));
             }
         };
         let program = match find_program(&self.config.exe_dir, &request.exec_name) {
@@ -129,7 +138,9 @@ impl Exec {
         };
         let inputs = match self.write_inputs(inputs, &directory, context.datasets.clone()).await {
             Ok(Ok(inputs)) => inputs,
-            Ok(Err(error)) => return not_begun(job, of_inputs(&error, &directory), error.to_string()),
+            Ok(Err(error)) => {
+                return not_begun(job, of_inputs(&error, &directory), error.to_string());
+            }
             Err(error) => return job.failed(format!("writing the input files failed: {error}")),
         };
         if let Some(reason) = context.cancel_token().reason() {
@@ -140,17 +151,22 @@ impl Exec {
             Ok(temporary) => temporary,
             Err(error) => return not_begun(job, of_directory(&error), error.to_string()),
         };
-        let environment =
-            environment::of_job(job, context.worker(), &temporary.0, &self.config.pass_env, |name| {
-                std::env::var_os(name)
-            });
+        let environment = environment::of_job(
+            job,
+            context.worker(),
+            &temporary.0,
+            &self.config.pass_env,
+            |name| std::env::var_os(name),
+        );
         let keep = |bytes_max, file| Keep {
             bytes_max,
             file: outputs.join(file),
             file_bytes_max: self.config.output_bytes_max,
         };
-        let keep =
-            [keep(self.config.stdout_bytes_max, "stdout"), keep(self.config.stderr_bytes_max, "stderr")];
+        let keep = [
+            keep(self.config.stdout_bytes_max, "stdout"),
+            keep(self.config.stderr_bytes_max, "stderr"),
+        ];
         let start = Start {
             program: &program,
             args: &request.args,
@@ -163,7 +179,9 @@ impl Exec {
         tokio::task::spawn_blocking(move || temporary.remove()).await.ok();
         let mut result = match ended {
             Ok(ended) => result_of(job, &ended, context),
-            Err(error) => return job.failed(format!("Process error: {}: {error}", program.display())),
+            Err(error) => {
+                return job.failed(format!("Process error: {}: {error}", program.display()));
+            }
         };
         // Nobody waits for the files of a job that was told to stop.
         if context.cancel_token().reason().is_none() {
@@ -172,7 +190,9 @@ impl Exec {
                 Ok(packed) => {
                     result.archive_lost = packed.lost;
                     match packed.archive {
-                        Some(Content::Memory(archive)) => result.output_archive = Some(archive.into()),
+                        Some(Content::Memory(archive)) => {
+                            result.output_archive = Some(archive.into())
+                        }
                         Some(file @ Content::File(_)) => attach(context, Purpose::Archive, file),
                         None => {}
                     }
@@ -195,7 +215,8 @@ impl Exec {
     ) -> Result<Result<Inputs, InputError>, JoinError> {
         let (directory, config) = (directory.clone(), self.config.clone());
         tokio::task::spawn_blocking(move || {
-            let cache = CachePlace { directory: &config.cache_dir, link: config.cache_link, kept: &kept };
+            let cache =
+                CachePlace { directory: &config.cache_dir, link: config.cache_link, kept: &kept };
             write_all(&files, &directory, cache)
         })
         .await
@@ -229,7 +250,8 @@ impl Exec {
 
 impl Handler for Exec {
     async fn run(&self, mut job: Job, context: JobContext) -> JobResult {
-        // Contents go to the disk; they are not kept in memory, twice, for as long as the program runs.
+        // Contents go to the disk; they are not kept in memory, twice, for as long as the program
+        // runs.
         job.payload = Bytes::new();
         let inputs = match &mut job.request {
             Ok(request) => std::mem::take(&mut request.files),
@@ -247,7 +269,8 @@ enum Fault {
     Room,
     /// This worker cannot use its work directory.
     Directory,
-    /// This worker had inputs of it, and does not have them as they were: they come again, here or elsewhere.
+    /// This worker had inputs of it, and does not have them as they were: they come again, here or
+    /// elsewhere.
     Inputs,
 }
 
@@ -260,7 +283,9 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
     if error.io().is_some_and(is_full) {
         return Fault::Room;
     }
-    if directory.is_gone() || matches!(error, InputError::Write { source, .. } if is_unusable(source)) {
+    if directory.is_gone()
+        || matches!(error, InputError::Write { source, .. } if is_unusable(source))
+    {
         return Fault::Directory;
     }
     // A dataset is looked at again before the next job of it runs.
@@ -294,7 +319,10 @@ impl Temporary {
     fn make(outputs: &Path) -> io::Result<Self> {
         let path = outputs.join("tmp");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| {
-            let text = format!("cannot make the directory for temporary files {}: {error}", path.display());
+            let text = format!(
+                "cannot make the directory for temporary files {}: {error}",
+                path.display()
+            );
             io::Error::new(error.kind(), text)
         })?;
         Ok(Temporary(path))
@@ -351,7 +379,8 @@ fn result_of(job: &Job, ended: &Ended, context: &JobContext) -> JobResult {
     };
     let notes = [ended.stdout.note("stdout"), ended.stderr.note("stderr"), exit_note(ended.status)];
     notes.iter().flatten().for_each(|note| append_note(&mut result.stderr, note));
-    let outputs = [(Purpose::Stdout, &ended.stdout, "stdout"), (Purpose::Stderr, &ended.stderr, "stderr")];
+    let outputs =
+        [(Purpose::Stdout, &ended.stdout, "stdout"), (Purpose::Stderr, &ended.stderr, "stderr")];
     for (purpose, captured, name) in outputs {
         if let Some(file) = captured.file() {
             attach(context, purpose, Content::File(file.to_owned()));

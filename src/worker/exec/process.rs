@@ -1,8 +1,10 @@
 //! Runs one program in its own process group and reads what it says (WX03, WX11).
 //!
-//! Both outputs are read together and to their ends, so the program never blocks on a full pipe. Their beginnings are kept in
-//! memory; a longer output goes to a file as a whole, and what is over the limit of that is counted and dropped. Whatever the program leaves running in its group is killed when it ends, is stopped, or when the
-//! future is dropped. It knows programs and nothing of jobs; the handler of executables calls it.
+//! Both outputs are read together and to their ends, so the program never blocks on a full pipe.
+//! Their beginnings are kept in memory; a longer output goes to a file as a whole, and what is over
+//! the limit of that is counted and dropped. Whatever the program leaves running in its group is
+//! killed when it ends, is stopped, or when the future is dropped. It knows programs and nothing of
+//! jobs; the handler of executables calls it.
 
 use std::ffi::OsString;
 use std::io;
@@ -58,8 +60,8 @@ impl Captured {
         }
     }
 
-    /// Reads to the end. May be dropped while it waits without losing what came, but for a piece that is on its way to a
-    /// file.
+    /// Reads to the end. May be dropped while it waits without losing what came, but for a piece
+    /// that is on its way to a file.
     async fn fill(&mut self, mut source: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; 64 * 1024];
         loop {
@@ -116,7 +118,7 @@ impl Captured {
         }
     }
 
-    /// As text, as far as it is kept in memory; what is no UTF-8 is replaced.
+    /// As text, as far as it is kept in memory; what is not UTF-8 is replaced.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.kept).into_owned()
     }
@@ -142,7 +144,10 @@ impl Captured {
     pub(super) fn note(&self, output: &str) -> Option<String> {
         let kept = self.file_bytes.max(self.kept.len() as u64);
         if self.file_error.is_none() && self.seen_bytes > kept {
-            return Some(format!("{output} had {} bytes; the first {kept} are kept", self.seen_bytes));
+            return Some(format!(
+                "{output} had {} bytes; the first {kept} are kept",
+                self.seen_bytes
+            ));
         }
         self.cut_off.then(|| {
             format!("{output} was still held open after the program had ended; what came later is not here")
@@ -173,7 +178,8 @@ impl Start<'_> {
     fn command(&self) -> io::Result<(std::process::Command, Option<Report>)> {
         let launcher = self.launcher.filter(|launcher| launch::can_launch(launcher, self.program));
         if let Some(launcher) = launcher {
-            return launch::command(launcher, self.program).map(|(command, report)| (command, Some(report)));
+            return launch::command(launcher, self.program)
+                .map(|(command, report)| (command, Some(report)));
         }
         let mut command = std::process::Command::new(self.program);
         command.stdin(Stdio::null());
@@ -183,7 +189,8 @@ impl Start<'_> {
 
 /// Runs a program to its end, or until `cancel` says stop, which kills its group.
 ///
-/// With a launcher the program lives no longer than the thread that polls this first: it is for runtimes with one thread.
+/// With a launcher the program lives no longer than the thread that polls this first: it is for
+/// runtimes with one thread.
 pub(super) async fn run(
     start: Start<'_>,
     [stdout, stderr]: [Keep; 2],
@@ -222,8 +229,8 @@ pub(super) async fn run(
                 }
             }
         };
-        // Grandchildren may hold the pipes, and would outlive the job. After this the group's number may become somebody
-        // else's, so it is not used again.
+        // Grandchildren may hold the pipes, and would outlive the job. After this the group's
+        // number may become somebody else's, so it is not used again.
         group.kill();
         group.0 = None;
         if !read {
@@ -247,7 +254,8 @@ impl Group {
         Group(child.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
     }
 
-    /// Kills whoever is left in the group. When nobody is, the system says so, and that is what we want.
+    /// Kills whoever is left in the group. When nobody is, the system says so, and that is what we
+    /// want.
     fn kill(&self) {
         if let Some(group) = self.0 {
             kill_process_group(group, Signal::KILL).ok();
@@ -271,7 +279,8 @@ mod tests {
         let file = root.path().join("stdout");
         // A link, so that what is removed is never the device.
         std::os::unix::fs::symlink("/dev/full", &file).unwrap();
-        let mut captured = Captured::new(Keep { bytes_max: 10, file: file.clone(), file_bytes_max: 1 << 30 });
+        let mut captured =
+            Captured::new(Keep { bytes_max: 10, file: file.clone(), file_bytes_max: 1 << 30 });
         captured.fill(&[b'x'; 300_000][..]).await;
         captured.close().await;
         assert_eq!((captured.text().as_str(), captured.file()), ("xxxxxxxxxx", None));

@@ -41,7 +41,9 @@ impl<H: Handler> Session<H> {
 
     fn on_turn(&mut self, id: Uuid, turn: Turn) {
         match self.exchange.downloads.get(id) {
-            Some((Owner::Dataset(_), _)) => self.with_cache(|cache, out| cache.on_turn(id, turn, out)),
+            Some((Owner::Dataset(_), _)) => {
+                self.with_cache(|cache, out| cache.on_turn(id, turn, out))
+            }
             Some((Owner::Input(_), _)) => {
                 let step = self.receptions.on_turn(id, turn, &mut self.exchange);
                 self.on_step(step);

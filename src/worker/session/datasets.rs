@@ -1,4 +1,5 @@
-//! What a session does for its cache: frames and news go to it, and what follows for jobs comes back.
+//! What a session does for its cache: frames and news go to it, and what follows for jobs comes
+//! back.
 
 use std::sync::Arc;
 
@@ -10,9 +11,9 @@ use uuid::Uuid;
 use super::Session;
 use crate::peer::InFrame;
 use crate::worker::cache::{Cache, News, Step};
-use crate::worker::job_table::Inputs;
 use crate::worker::exchange::Exchange;
 use crate::worker::handler::{Handler, Job};
+use crate::worker::job_table::Inputs;
 
 impl<H: Handler> Session<H> {
     /// A frame about datasets.
@@ -33,7 +34,9 @@ impl<H: Handler> Session<H> {
             }
             Some(Kind::Inspect) => {
                 let inspect = Inspect::decode(payload)?;
-                self.with_cache(|cache, out| cache.on_inspect(*msg_id, inspect.cache_id.as_str(), out));
+                self.with_cache(|cache, out| {
+                    cache.on_inspect(*msg_id, inspect.cache_id.as_str(), out)
+                });
             }
             Some(Kind::CachePut) => {
                 // Relayed with the request's id in CorrId (T06).
@@ -50,7 +53,8 @@ impl<H: Handler> Session<H> {
         let knows = |wanted: Features| self.leader.is_some_and(|features| features.has(wanted));
         let (by_transfer, sends_datasets) =
             (knows(Features::TRANSFERS), knows(Features::DATASETS.with(Features::LEASES)));
-        let transfers = by_transfer.then(|| self.receptions.assign(job, &mut self.exchange)).flatten();
+        let transfers =
+            by_transfer.then(|| self.receptions.assign(job, &mut self.exchange)).flatten();
         let waits = match &mut self.cache {
             Some(cache) => cache.assign(job, sends_datasets, &mut self.exchange),
             None => false,

@@ -1,4 +1,5 @@
-//! How a session begins on each connection: what the leader's answer to the hello means, or its absence, and the heartbeats that follow.
+//! How a session begins on each connection: what the leader's answer to the hello means, or its
+//! absence, and the heartbeats that follow.
 
 use std::time::Duration;
 

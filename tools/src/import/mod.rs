@@ -1,7 +1,8 @@
 //! `heft-tools import`: a new data directory from what an older system left on its disk (C29).
 //!
-//! A reader of that system's files says which jobs there are, in their order, and why others are left out; what is written, and
-//! that nothing half written is ever left, is the same for all. Sources are only read.
+//! A reader of that system's files says which jobs there are, in their order, and why others are
+//! left out; what is written, and that nothing half written is ever left, is the same for all.
+//! Sources are only read.
 
 mod csharp;
 mod taskflux;
@@ -32,7 +33,8 @@ pub(crate) struct Args {
 enum Command {
     /// From the C# system's `state` directory: `events.log` and `snapshots`.
     Csharp(csharp::Args),
-    /// From a TaskFlux node's `consensus` directory: `raft.log`, `raft.metadata` and `raft.snapshot`.
+    /// From a TaskFlux node's `consensus` directory: `raft.log`, `raft.metadata` and
+    /// `raft.snapshot`.
     Taskflux(taskflux::Args),
 }
 
@@ -69,7 +71,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 enum Standing {
     /// It waited.
     Queued,
-    /// A worker had it, or had been sent it. It runs again: there is no other way to know how it ended.
+    /// A worker had it, or had been sent it. It runs again: there is no other way to know how it
+    /// ended.
     InFlight {
         /// Which, if it is known.
         worker: Option<Uuid>,
@@ -95,7 +98,7 @@ struct Imported {
     exec: String,
     /// Smaller first (C28).
     priority: i64,
-    /// When it was handed in.
+    /// When it was submitted.
     at: Micros,
     standing: Standing,
     /// What a worker gets, as it came from the client.
@@ -147,7 +150,8 @@ impl Summary {
     }
 }
 
-/// Now, or the moment itself if it is earlier: a clock of another machine that was ahead must not turn the leader's forward.
+/// Now, or the moment itself if it is earlier: a clock of another machine that was ahead must not
+/// turn the leader's forward.
 fn not_later_than_now(micros: i64) -> Micros {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = Micros::default().plus(now);
@@ -159,9 +163,10 @@ fn open(path: &Path) -> Result<Option<(File, u64)>, Failure> {
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
     match opened {
         Ok((meta, file)) if meta.is_file() => Ok(Some((file, meta.len()))),
-        Ok(_) => {
-            Err(Failure::Usage(format!("{} is not a file: name the directory it belongs to", path.display())))
-        }
+        Ok(_) => Err(Failure::Usage(format!(
+            "{} is not a file: name the directory it belongs to",
+            path.display()
+        ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::io("read", path, &error)),
     }

@@ -1,5 +1,6 @@
-//! The new data directory. It is written in a directory of its own within, through the store's writer, synced, and only then moved to
-//! where a leader finds it: so there is all of it or nothing. A dry run takes the same way, and writes nothing.
+//! The new data directory. It is written in a directory of its own within, through the store's
+//! writer, synced, and only then moved to where a leader finds it: so there is all of it or
+//! nothing. A dry run takes the same way, and writes nothing.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -38,7 +39,6 @@ const MAY_BE_THERE: &str = "lost+found";
 
 /// Where jobs go.
 pub(super) enum Target {
-    /// Nowhere.
     Dry,
     /// Into a new directory.
     New(Box<NewDirectory>),
@@ -79,7 +79,12 @@ impl Target {
     }
 
     /// A client's cap.
-    pub(super) fn cap(&mut self, client: &str, cap: u32, summary: &mut Summary) -> Result<(), Failure> {
+    pub(super) fn cap(
+        &mut self,
+        client: &str,
+        cap: u32,
+        summary: &mut Summary,
+    ) -> Result<(), Failure> {
         self.record(Record::Cap { client: client.into(), cap }, None)?;
         summary.caps += 1;
         Ok(())
@@ -129,7 +134,10 @@ impl Target {
                 self.record(assign(worker, attempt), None)?;
                 // That its leader went away is not the job's fault.
                 let (attempt, why) = (Attempt(attempt), AttemptEnd::WorkerLost);
-                self.record(Record::Requeue { job, run, attempt, why, counts: false, not_before: at }, None)?;
+                self.record(
+                    Record::Requeue { job, run, attempt, why, counts: false, not_before: at },
+                    None,
+                )?;
                 summary.in_flight += 1;
             }
             Standing::Dead { attempt, since } => {
@@ -165,7 +173,10 @@ fn is_to_be_made(data: &Path) -> Result<bool, Failure> {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(Failure::Usage(format!("{} is no directory: give another --data", data.display())));
+            return Err(Failure::Usage(format!(
+                "{} is not a directory: give another --data",
+                data.display()
+            )));
         }
         Err(error) => return Err(Failure::io("read", data, &error)),
     };
@@ -195,7 +206,8 @@ impl NewDirectory {
         let begun = DataDir::claim(&data.join(WORK)).map_err(Failure::from).and_then(|disk| {
             let disk: Arc<dyn Disk> = Arc::new(disk);
             let owner = Owner { node, dir: Uuid::new_v4() };
-            disk.make_dir(CONSENSUS).map_err(|error| Failure::io("make a directory in", data, &error))?;
+            disk.make_dir(CONSENSUS)
+                .map_err(|error| Failure::io("make a directory in", data, &error))?;
             let log = Log::begin(disk.clone(), owner, SEGMENT_BYTES, 1)?;
             claim(&*disk, owner)?;
             Ok(log)

@@ -1,7 +1,8 @@
 //! `heft-tools log dump`: the records of a log as JSON lines (C29, PE03, PE05).
 //!
-//! Segments are read one after the other and listed anew after each, so a leader that goes on meanwhile, begins segments
-//! and removes others does no harm. One group of records is in memory at a time, and the state that they make.
+//! Segments are read one after the other and listed anew after each, so a leader that goes on
+//! meanwhile, begins segments and removes others does no harm. One group of records is in memory at
+//! a time, and the state that they make.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -48,14 +49,23 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.from > args.to {
-        return Err(
-            Failure::Usage(format!("--from {} is behind --to {}: swap them", args.from, args.to)).into()
-        );
+        return Err(Failure::Usage(format!(
+            "--from {} is behind --to {}: swap them",
+            args.from, args.to
+        ))
+        .into());
     }
     let (disk, owner) = super::look(&args.data)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut dump =
-        Dump { args, disk: &disk, owner, names: Names::default(), next: 0, known: None, latest: None };
+    let mut dump = Dump {
+        args,
+        disk: &disk,
+        owner,
+        names: Names::default(),
+        next: 0,
+        known: None,
+        latest: None,
+    };
     let done = dump.all(&mut out);
     // What was read before something went wrong is printed.
     out.flush()?;
@@ -107,13 +117,14 @@ impl Dump<'_> {
             let later = self.segments()?.into_iter().find(|later| *later > first);
             match (end, later) {
                 (End::Enough, _) => return Ok(()),
-                // Others were begun while it was read as the last: it may have got more before that.
+                // Others were begun while it was read as the last: it may have got more before
+                // that.
                 (End::Read { .. }, Some(_)) if is_last => {}
                 (End::Read { .. } | End::Gone, Some(later)) => first = later,
                 (End::Read { torn: 0, .. } | End::Gone, None) => break,
                 (End::Read { torn, at }, None) => {
                     warn(format_args!(
-                        "{}: {torn} bytes from offset {at} on are no whole records: they are on their way, or were when the \
+                        "{}: {torn} bytes from offset {at} on are not whole records: they are on their way, or were when the \
                          leader ended; nobody was told of them, and the next leader cuts them",
                         full(self.disk, &FileNo::log(first).path())
                     ));
@@ -164,7 +175,8 @@ impl Dump<'_> {
         };
         match super::load_steady(self.disk, self.owner, UpTo::Record(before)) {
             Ok(loaded) if loaded.replay.index.0 == before => {
-                self.latest = Some(loaded.replay.latest).filter(|at| *at > Micros(0)).max(self.latest);
+                self.latest =
+                    Some(loaded.replay.latest).filter(|at| *at > Micros(0)).max(self.latest);
                 self.known = Some(loaded.replay.state);
             }
             Ok(_) | Err(_) => {
@@ -176,7 +188,12 @@ impl Dump<'_> {
         }
     }
 
-    fn segment(&mut self, first: u64, follows: Option<u64>, out: &mut impl Write) -> anyhow::Result<End> {
+    fn segment(
+        &mut self,
+        first: u64,
+        follows: Option<u64>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<End> {
         let path = FileNo::log(first).path();
         let opened = Segment::open(self.disk, self.owner, first).and_then(|segment| {
             let file = self.disk.open(&path, How::Read);
@@ -208,7 +225,12 @@ impl Dump<'_> {
         Ok(End::Read { torn: 0, at: 0 })
     }
 
-    fn record(&mut self, logged: &Logged, file: &dyn DiskFile, out: &mut impl Write) -> anyhow::Result<()> {
+    fn record(
+        &mut self,
+        logged: &Logged,
+        file: &dyn DiskFile,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
         let Logged { index, entry, place } = logged;
         let moment = entry.record.moment();
         self.latest = moment.max(self.latest);
@@ -220,7 +242,11 @@ impl Dump<'_> {
             };
             let payload = Payload::new(entry.attached.as_ref(), bytes.as_deref());
             let nothing = State::default();
-            Ok::<_, Failure>(event::event(&entry.record, payload, self.known.as_ref().unwrap_or(&nothing)))
+            Ok::<_, Failure>(event::event(
+                &entry.record,
+                payload,
+                self.known.as_ref().unwrap_or(&nothing),
+            ))
         });
         let applied = self.known.as_mut().map(|state| state.apply(&entry.record));
         if let Some(event) = event {

@@ -1,5 +1,6 @@
-//! A record of the log as a JSON line: the founding names for the founding events (PE03, PE05), names of the same kind for the
-//! others, members in camelCase (M16). What a record does not say itself, such as whose job it is, comes from the state.
+//! A record of the log as a JSON line: the founding names for the founding events (PE03, PE05),
+//! names of the same kind for the others, members in camelCase (M16). What a record does not say
+//! itself, such as whose job it is, comes from the state.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +17,6 @@ use uuid::Uuid;
 
 use crate::time::iso;
 
-/// One line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
@@ -125,7 +125,7 @@ pub(super) enum Event {
     },
 }
 
-/// A job as it was handed in.
+/// A job as it was submitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Job {
@@ -188,7 +188,8 @@ impl Payload {
 
 impl Job {
     fn new(submission: &Submission, payload: Payload) -> Self {
-        let Submission { job, client, key, exec, priority, to_all, size, inputs, datasets, .. } = submission;
+        let Submission { job, client, key, exec, priority, to_all, size, inputs, datasets, .. } =
+            submission;
         Job {
             job_id: job.0,
             client_id: client.to_string(),
@@ -293,7 +294,9 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         Record::Cancel { job, run, by, .. } => {
             Event::Cancel { job_id: job.0, run: run.0, by: by.to_string() }
         }
-        Record::Fail { job, run, why, .. } => Event::Fail { job_id: job.0, run: run.0, why: why.to_string() },
+        Record::Fail { job, run, why, .. } => {
+            Event::Fail { job_id: job.0, run: run.0, why: why.to_string() }
+        }
         Record::Withdraw { job, run }
         | Record::Orphan { job, run, .. }
         | Record::Revive { job, run }
@@ -328,6 +331,9 @@ impl Event {
 fn holder(state: &State, job: JobId) -> Option<Uuid> {
     match state.job(job)?.phase {
         Phase::Leased { worker: WorkerId(worker), .. } => Some(worker),
-        Phase::Queued { .. } | Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => None,
+        Phase::Queued { .. }
+        | Phase::Gathering { .. }
+        | Phase::Done { .. }
+        | Phase::Dead { .. } => None,
     }
 }

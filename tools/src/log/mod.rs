@@ -1,5 +1,5 @@
-//! `heft-tools log`: a leader's data directory, looked at from outside. Nothing is taken and nothing is changed, so a leader may
-//! be running on it.
+//! `heft-tools log`: a leader's data directory, looked at from outside. Nothing is taken and
+//! nothing is changed, so a leader may be running on it.
 
 mod dump;
 mod event;
@@ -58,13 +58,14 @@ fn look(data: &Path) -> Result<(DataDir, Owner), Failure> {
 
 fn is_none(disk: &dyn Disk) -> Failure {
     Failure::Unavailable(format!(
-        "{} is no data directory of a heft leader: consensus/metadata is not there; name the directory that `heft leader` has as \
+        "{} is not a data directory of a heft leader: consensus/metadata is not there; name the directory that `heft leader` has as \
          --data",
         disk.root()
     ))
 }
 
-/// What the log says. A leader may begin segments and remove others while they are read: then they are read again.
+/// What the log says. A leader may begin segments and remove others while they are read: then they
+/// are read again.
 fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, StoreError> {
     let mut before = Files::list(disk)?;
     for _ in 0..STEADY_TRIES {
@@ -78,8 +79,8 @@ fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, Sto
     load(disk, owner, up_to)
 }
 
-/// The end of a segment that is followed by the one with record `follows`. If it is earlier, a file between the two is missing: the caller
-/// knows whether a leader may have removed it.
+/// The end of a segment that is followed by the one with record `follows`. If it is earlier, a file
+/// between the two is missing: the caller knows whether a leader may have removed it.
 fn end_before(segment: &mut Segment<'_>, follows: u64) -> Result<Tail, StoreError> {
     let tail = segment.tail()?;
     if tail.next >= follows || tail.torn > MARK_BYTES {
@@ -109,11 +110,17 @@ const fn phase(phase: &Phase) -> &'static str {
         Phase::Queued { .. } => "queued",
         Phase::Leased { .. } => "leased",
         Phase::Gathering { .. } => "gathering",
-        Phase::Done { ending: Ending::Returned { ok: true, .. } | Ending::Gathered { ok: true }, .. } => "ok",
+        Phase::Done {
+            ending: Ending::Returned { ok: true, .. } | Ending::Gathered { ok: true },
+            ..
+        } => "ok",
         Phase::Done { ending: Ending::Cancelled { .. }, .. } => "cancelled",
         Phase::Done {
             ending:
-                Ending::Returned { .. } | Ending::Gathered { .. } | Ending::Orphaned | Ending::Failed { .. },
+                Ending::Returned { .. }
+                | Ending::Gathered { .. }
+                | Ending::Orphaned
+                | Ending::Failed { .. },
             ..
         } => "failed",
         Phase::Dead { .. } => "dead",

@@ -1,4 +1,5 @@
-//! `heft-tools log replay`: the state that the log makes, at its end or after a record, for people or as JSON lines.
+//! `heft-tools log replay`: the state that the log makes, at its end or after a record, for people
+//! or as JSON lines.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -91,9 +92,12 @@ struct Summary<'a> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (disk, owner) = super::look(&args.data)?;
     let up_to = args.at.map_or(UpTo::End, UpTo::Record);
-    let loaded = super::load_steady(&disk, owner, up_to).map_err(|error| explain(&disk, args.at, error))?;
+    let loaded =
+        super::load_steady(&disk, owner, up_to).map_err(|error| explain(&disk, args.at, error))?;
     for bad in &loaded.bad_snapshots {
-        warn(format_args!("a snapshot cannot be used, an older one and the log were read instead: {bad}"));
+        warn(format_args!(
+            "a snapshot cannot be used, an older one and the log were read instead: {bad}"
+        ));
     }
     if let Some(at) = args.at.filter(|at| *at > loaded.replay.index.0) {
         return Err(Failure::Usage(format!(
@@ -105,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(tail) = loaded.tail.filter(|tail| tail.torn > 0) {
         warn(format_args!(
-            "{} bytes behind record {} are no whole records: they are on their way, or were when the leader ended",
+            "{} bytes behind record {} are not whole records: they are on their way, or were when the leader ended",
             tail.torn, loaded.replay.index
         ));
     }
@@ -127,7 +131,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             )?;
         }
         for job in jobs {
-            if args.json { writeln!(out, "{}", job_json(job))? } else { writeln!(out, "{}", job_row(job))? }
+            if args.json {
+                writeln!(out, "{}", job_json(job))?
+            } else {
+                writeln!(out, "{}", job_row(job))?
+            }
         }
     }
     out.flush()?;
@@ -151,8 +159,12 @@ fn explain(disk: &dyn Disk, at: Option<u64>, error: StoreError) -> Failure {
 
 impl<'a> Summary<'a> {
     fn new(loaded: &'a Loaded) -> Self {
-        let mut summary =
-            Summary { loaded, all: Counts::default(), queues: BTreeMap::new(), clients: BTreeMap::new() };
+        let mut summary = Summary {
+            loaded,
+            all: Counts::default(),
+            queues: BTreeMap::new(),
+            clients: BTreeMap::new(),
+        };
         let state = &loaded.replay.state;
         for (client, _) in state.caps() {
             summary.clients.entry(client.to_string()).or_default();
@@ -219,7 +231,8 @@ impl<'a> Summary<'a> {
             writeln!(out, "\n{:<34}{:>10}{columns}", "client", "cap")?;
         }
         for (client, counts) in &self.clients {
-            let cap = state.cap(&client.as_str().into()).map_or("-".to_owned(), |cap| cap.to_string());
+            let cap =
+                state.cap(&client.as_str().into()).map_or("-".to_owned(), |cap| cap.to_string());
             writeln!(out, "{:<34}{cap:>10}{}", printable(client), counts.row())?;
         }
         for (number, job) in state.dead().enumerate() {
@@ -239,11 +252,19 @@ impl<'a> Summary<'a> {
         writeln!(out, "\nrequests that are kept: {inputs}\nresults that are kept:  {results}")?;
         for (number, dataset) in state.datasets().enumerate() {
             if number == 0 {
-                writeln!(out, "\n{:<44}{:>12}{:>10}{:>8}  target", "dataset", "bytes", "files", "packs")?;
+                writeln!(
+                    out,
+                    "\n{:<44}{:>12}{:>10}{:>8}  target",
+                    "dataset", "bytes", "files", "packs"
+                )?;
             }
             let (bytes, files, packs, target) =
                 (dataset.bytes, dataset.files, dataset.packs.len(), printable(&dataset.target));
-            writeln!(out, "{:<44}{bytes:>12}{files:>10}{packs:>8}  {target}", dataset.cache.as_str())?;
+            writeln!(
+                out,
+                "{:<44}{bytes:>12}{files:>10}{packs:>8}  {target}",
+                dataset.cache.as_str()
+            )?;
         }
         Ok(())
     }

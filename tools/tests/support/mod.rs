@@ -1,4 +1,5 @@
-//! What the tests of heft-tools share: data directories with whatever records and blobs a test wants, and the command itself.
+//! What the tests of heft-tools share: data directories with whatever records and blobs a test
+//! wants, and the command itself.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -32,7 +33,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// 2025-10-19T12:00:00Z.
 pub const NOON: u64 = 1_760_875_200_000_000;
 
 pub fn id(number: u128) -> Uuid {
@@ -128,9 +128,14 @@ impl Data {
 
     /// A job of alice for `calcA`, with this request.
     pub fn enqueue(&mut self, job: u128, payload: &[u8]) -> u64 {
-        let attached = Attached { from_ours: false, blobs: Vec::new(), payload: payload.to_vec().into() };
-        let record =
-            Record::Enqueue { at: self.now(), job: submission(job), children: Vec::new(), kept: true };
+        let attached =
+            Attached { from_ours: false, blobs: Vec::new(), payload: payload.to_vec().into() };
+        let record = Record::Enqueue {
+            at: self.now(),
+            job: submission(job),
+            children: Vec::new(),
+            kept: true,
+        };
         self.push_with(record, Some(attached))
     }
 
@@ -146,7 +151,8 @@ impl Data {
     }
 
     pub fn requeue(&mut self, job: u128, attempt: u32, why: AttemptEnd) -> u64 {
-        let (job, run, attempt, not_before) = (JobId(id(job)), Run(1), Attempt(attempt), self.now());
+        let (job, run, attempt, not_before) =
+            (JobId(id(job)), Run(1), Attempt(attempt), self.now());
         self.push(Record::Requeue { job, run, attempt, why, counts: true, not_before })
     }
 
@@ -155,7 +161,14 @@ impl Data {
         self.push(Record::Dlq { at, job, run, attempt, why: AttemptEnd::TimedOut })
     }
 
-    pub fn ack(&mut self, job: u128, worker: u128, result: u64, payload: &[u8], blobs: Vec<Uuid>) -> u64 {
+    pub fn ack(
+        &mut self,
+        job: u128,
+        worker: u128,
+        result: u64,
+        payload: &[u8],
+        blobs: Vec<Uuid>,
+    ) -> u64 {
         let (at, job, run, worker) = (self.now(), JobId(id(job)), Run(1), WorkerId(id(worker)));
         let attached = Attached { from_ours: true, blobs, payload: payload.to_vec().into() };
         let record = Record::Ack { at, job, run, worker, result: ResultId(result), ok: true };

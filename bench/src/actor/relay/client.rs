@@ -1,7 +1,8 @@
 //! The near end of the relay: sends jobs, and takes the time until each answer is there.
 //!
-//! A lane with one job in flight is one thread, which writes and then reads: nothing is faster. With more in flight, one
-//! thread writes and another reads, so that answers are taken while a job is still being written.
+//! A lane with one job in flight is one thread, which writes and then reads: nothing is faster.
+//! With more in flight, one thread writes and another reads, so that answers are taken while a job
+//! is still being written.
 
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -19,7 +20,11 @@ use crate::latency::Latencies;
 use crate::load::{Load, Tickets};
 
 /// Runs what the director says.
-pub(in crate::actor) fn client(port: u16, lanes: Lanes, direction: Direction) -> anyhow::Result<()> {
+pub(in crate::actor) fn client(
+    port: u16,
+    lanes: Lanes,
+    direction: Direction,
+) -> anyhow::Result<()> {
     let mut commands = commands();
     let mut lanes: Vec<Lane> =
         dial(port, End::Client, lanes)?.into_iter().map(Lane::new).collect::<Result<_, _>>()?;
@@ -60,7 +65,13 @@ impl Found {
     }
 }
 
-fn run(lanes: &mut [Lane], load: &Load, head: Head, held: &[u8], tickets: &Tickets) -> anyhow::Result<Tally> {
+fn run(
+    lanes: &mut [Lane],
+    load: &Load,
+    head: Head,
+    held: &[u8],
+    tickets: &Tickets,
+) -> anyhow::Result<Tally> {
     let start = Instant::now();
     let used = lanes.len().min(load.in_flight as usize);
     let found: Vec<anyhow::Result<Found>> = std::thread::scope(|scope| {
@@ -168,8 +179,10 @@ fn write_jobs(
 }
 
 fn take_answer(inbox: &mut Inbox<TcpStream>) -> anyhow::Result<()> {
-    let head =
-        inbox.head().context("cannot read from the relay")?.context("the relay closed the connection")?;
+    let head = inbox
+        .head()
+        .context("cannot read from the relay")?
+        .context("the relay closed the connection")?;
     inbox.body(head.body, |_| Ok(())).context("cannot read from the relay")
 }
 

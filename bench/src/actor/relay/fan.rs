@@ -1,9 +1,9 @@
-//! The baseline of a fan-out: one process reads from a socket and writes to the sockets of all receivers, which write to
-//! files. Everybody hashes all bytes with SHA-256, and the sender hears by way of the relay that every receiver found the hash
-//! that it sent behind them.
+//! The baseline of a fan-out: one process reads from a socket and writes to the sockets of all
+//! receivers, which write to files. Everybody hashes all bytes with SHA-256, and the sender hears
+//! by way of the relay that every receiver found the hash that it sent behind them.
 //!
-//! As little as that takes: one thread in each process, buffers of 1 MiB, no pieces, no checks of parts, nothing kept in
-//! the middle. A receiver that is slow holds all up.
+//! As little as that takes: one thread in each process, buffers of 1 MiB, no pieces, no checks of
+//! parts, nothing kept in the middle. A receiver that is slow holds all up.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -29,7 +29,8 @@ const WRONG: u64 = 0;
 pub(in crate::actor) fn relay(receivers: u32) -> anyhow::Result<()> {
     use std::io::Read as _;
     end_with_the_director();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the relay cannot listen")?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the relay cannot listen")?;
     let tuner = Tuner::new()?;
     answer(&Answer::Ready { ports: vec![listener.local_addr()?.port()] })?;
     let (mut sender, mut outs) = (None, Vec::new());
@@ -64,8 +65,9 @@ fn pass_on(sender: TcpStream, receivers: &mut [Receiver]) -> anyhow::Result<()> 
     let mut inbox = Inbox::new(sender);
     while let Some(head) = inbox.head()? {
         receivers.iter_mut().try_for_each(|receiver| send(&mut receiver.out, head, &[]))?;
-        let mut to_all =
-            |piece: &[u8]| receivers.iter_mut().try_for_each(|receiver| receiver.out.write_all(piece));
+        let mut to_all = |piece: &[u8]| {
+            receivers.iter_mut().try_for_each(|receiver| receiver.out.write_all(piece))
+        };
         let (made, said) = hashed(&mut inbox, head.body, &mut to_all)?;
         to_all(&said)?;
         if made != said {
@@ -99,7 +101,8 @@ fn hashed(
     Ok((hasher.finalize().into(), said.try_into().unwrap_or_default()))
 }
 
-/// Writes what comes to files in this directory, one after the other. Somebody else removes them: that takes time.
+/// Writes what comes to files in this directory, one after the other. Somebody else removes them:
+/// that takes time.
 pub(in crate::actor) fn receiver(port: u16, number: u32, files: &Path) -> anyhow::Result<()> {
     end_with_the_director();
     let mut streams = dial(port, End::Worker, Lanes { first: number, count: 1 })?;
@@ -111,7 +114,8 @@ pub(in crate::actor) fn receiver(port: u16, number: u32, files: &Path) -> anyhow
     while let Some(head) = inbox.head()? {
         let path = files.join(format!("{number}-{round}"));
         round += 1;
-        let mut file = File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let mut file =
+            File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let (made, said) = hashed(&mut inbox, head.body, |piece| file.write_all(piece))?;
         drop(file);
         let wanted = if made == said { RIGHT } else { WRONG };
@@ -135,7 +139,11 @@ pub(in crate::actor) fn sender(port: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn send_file(path: &PathBuf, out: &mut TcpStream, inbox: &mut Inbox<TcpStream>) -> anyhow::Result<Fanned> {
+fn send_file(
+    path: &PathBuf,
+    out: &mut TcpStream,
+    inbox: &mut Inbox<TcpStream>,
+) -> anyhow::Result<Fanned> {
     let began = Instant::now();
     let file = File::open(path)?;
     let size = file.metadata()?.len();

@@ -1,4 +1,5 @@
-//! The relay itself: what comes from one end of a lane is written to the other, by one thread for each direction.
+//! The relay itself: what comes from one end of a lane is written to the other, by one thread for
+//! each direction.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -14,7 +15,8 @@ use crate::control::{Answer, answer, end_with_the_director};
 /// Carries bytes for ever, between as many lanes as come.
 pub(in crate::actor) fn middle(by: RelayBy) -> anyhow::Result<()> {
     end_with_the_director();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the relay cannot listen")?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the relay cannot listen")?;
     let tuner = Tuner::new()?;
     answer(&Answer::Ready { ports: vec![listener.local_addr()?.port()] })?;
     let mut waiting: HashMap<u32, (End, TcpStream)> = HashMap::new();

@@ -1,10 +1,12 @@
 //! The baseline: the same bytes through a process that only copies from socket to socket.
 //!
-//! Blocking sockets tuned as heft's are, buffers of 1 MiB, no checks, no queue, no knowledge of jobs in the middle. Nothing
-//! that stands between a client and a worker can do less in user space, so its speed is the machine's.
+//! Blocking sockets tuned as heft's are, buffers of 1 MiB, no checks, no queue, no knowledge of
+//! jobs in the middle. Nothing that stands between a client and a worker can do less in user space,
+//! so its speed is the machine's.
 //!
-//! A job is a head that says how many bytes follow and how many are wanted back, then the bytes; the answer is the same
-//! the other way. A lane is one connection from a client to the relay and one from there to a worker.
+//! A job is a head that says how many bytes follow and how many are wanted back, then the bytes;
+//! the answer is the same the other way. A lane is one connection from a client to the relay and
+//! one from there to a worker.
 
 mod client;
 mod fan;
@@ -60,7 +62,8 @@ fn read_hello([end, a, b, c, d]: Hello) -> Option<(End, u32)> {
 fn dial(port: u16, end: End, lanes: Lanes) -> anyhow::Result<Vec<TcpStream>> {
     let tuner = Tuner::new()?;
     let connect = |lane| {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("cannot reach the relay")?;
+        let stream =
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("cannot reach the relay")?;
         let mut stream = tuner.tuned(stream)?;
         stream.write_all(&hello(end, lane))?;
         Ok(stream)

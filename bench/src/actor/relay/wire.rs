@@ -65,7 +65,10 @@ impl Buffer {
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        self.space.get_mut(self.start..).and_then(|space| space.get_mut(..BUFFER_BYTES)).unwrap_or_default()
+        self.space
+            .get_mut(self.start..)
+            .and_then(|space| space.get_mut(..BUFFER_BYTES))
+            .unwrap_or_default()
     }
 }
 
@@ -100,7 +103,11 @@ impl<R: Read> Inbox<R> {
     }
 
     /// Reads a body and gives it to `sink` piece by piece.
-    pub(super) fn body(&mut self, len: u64, mut sink: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn body(
+        &mut self,
+        len: u64,
+        mut sink: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
             let piece = self.take(left)?;
@@ -148,8 +155,11 @@ mod tests {
     #[test]
     fn jobs_are_read_as_they_were_sent() {
         let mut sent = Slow(Vec::new());
-        let heads =
-            [Head { body: 1000, wanted: 5 }, Head { body: 0, wanted: 7 }, Head { body: 130, wanted: 0 }];
+        let heads = [
+            Head { body: 1000, wanted: 5 },
+            Head { body: 0, wanted: 7 },
+            Head { body: 130, wanted: 0 },
+        ];
         for head in heads {
             send(&mut sent, head, &[1, 2, 3]).unwrap();
         }
@@ -181,6 +191,9 @@ mod tests {
     #[test]
     fn buffers_start_with_a_page() {
         let mut buffer = Buffer::new();
-        assert_eq!((buffer.bytes().as_ptr() as usize % PAGE_BYTES, buffer.bytes().len()), (0, BUFFER_BYTES));
+        assert_eq!(
+            (buffer.bytes().as_ptr() as usize % PAGE_BYTES, buffer.bytes().len()),
+            (0, BUFFER_BYTES)
+        );
     }
 }

@@ -14,7 +14,11 @@ use crate::actor::bytes::incompressible;
 use crate::control::{Answer, answer, end_with_the_director};
 
 /// Works on all its lanes until the relay ends. With a directory, jobs are written to files there.
-pub(in crate::actor) fn worker(port: u16, lanes: Lanes, files: Option<PathBuf>) -> anyhow::Result<()> {
+pub(in crate::actor) fn worker(
+    port: u16,
+    lanes: Lanes,
+    files: Option<PathBuf>,
+) -> anyhow::Result<()> {
     end_with_the_director();
     let streams = dial(port, End::Worker, lanes)?;
     answer(&Answer::Ready { ports: Vec::new() })?;
@@ -36,8 +40,8 @@ fn work(stream: TcpStream, path: Option<PathBuf>) -> anyhow::Result<()> {
         match &path {
             None => inbox.body(head.body, |_| Ok(()))?,
             Some(path) => {
-                let mut file =
-                    File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+                let mut file = File::create(path)
+                    .with_context(|| format!("cannot make {}", path.display()))?;
                 inbox.body(head.body, |piece| file.write_all(piece))?;
                 drop(file);
                 std::fs::remove_file(path)?;

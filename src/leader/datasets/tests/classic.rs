@@ -4,8 +4,10 @@ use super::*;
 
 /// A put of a classic client whose contents are in a pack.
 fn came(key: u128, version: u128, pack: u128, files: &[(&str, &str)]) -> DatasetEvent {
-    let made =
-        |text: &str| Made { sha256: sha256(text.as_bytes()), pieces: vec![Piece::of(text.as_bytes())] };
+    let made = |text: &str| Made {
+        sha256: sha256(text.as_bytes()),
+        pieces: vec![Piece::of(text.as_bytes())],
+    };
     let of = |(name, text): &(&str, &str)| (SafeName::parse_in_dataset(name).unwrap(), made(text));
     let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
     let came = Came {
@@ -32,7 +34,11 @@ fn a_classic_clients_put_becomes_a_dataset_and_the_next_adds_files_to_it() {
     let done = bench.on(came(5, 10, 20, &[("a", "one")]));
     assert_eq!(done, ["look at 20", "keep 10", "look at 10"]);
     bench.manifest_read(10, &manifest(&[("a", "one")]));
-    assert_eq!(bench.pack_checked(20, &["one"]), ["commit set"], "no client of ours hears of what lacks");
+    assert_eq!(
+        bench.pack_checked(20, &["one"]),
+        ["commit set"],
+        "no client of ours hears of what lacks"
+    );
     assert_eq!(bench.commit(), ["to 100: hold set"]);
     assert_eq!(bench.acks(100, 10, stored(1, 0)), ["no more of 10 to 100", "to 2: OK added=1"]);
 
@@ -102,7 +108,10 @@ fn inputs_of_a_job_become_a_dataset_for_the_agent_beside_its_worker() {
         bench.books.blobs.insert(id(20), KnownBlob { bytes: 100, has_arrived: true });
         let inputs = StagedInputs { job, key: id(key), version: id(10), manifest: one.clone() };
         let packs = vec![(id(20), layout(&["one"]))];
-        assert_eq!(bench.on(DatasetEvent::Staged { inputs, packs }), ["look at 20", "keep 10", "look at 10"]);
+        assert_eq!(
+            bench.on(DatasetEvent::Staged { inputs, packs }),
+            ["look at 20", "keep 10", "look at 10"]
+        );
         bench.manifest_read(10, &one);
         bench.pack_checked(20, &["one"])
     };
@@ -118,7 +127,10 @@ fn inputs_of_a_job_become_a_dataset_for_the_agent_beside_its_worker() {
     // One whose job has ended meanwhile goes as soon as it is kept.
     bench.books.staged_jobs.clear();
     staged(&mut bench, 6);
-    assert_eq!(bench.commit(), [format!("remove {dataset}"), "forget 10".to_owned(), "forget 20".to_owned()]);
+    assert_eq!(
+        bench.commit(),
+        [format!("remove {dataset}"), "forget 10".to_owned(), "forget 20".to_owned()]
+    );
 
     assert_eq!(bench.on(DatasetEvent::Closed { conn }), ["pair 200 with None"]);
 }
@@ -135,14 +147,19 @@ fn inputs_whose_pack_the_disk_does_not_give_are_not_staged() {
     let bad = DatasetEvent::Verified { blob: id(20), result: Err("it is damaged".to_owned()) };
     let done = bench.on(bad);
     assert_eq!(done[..2], ["forget 20", "forget 10"]);
-    assert!(done[2].starts_with("not staged: the leader's disk did not keep all of it"), "{done:?}");
+    assert!(
+        done[2].starts_with("not staged: the leader's disk did not keep all of it"),
+        "{done:?}"
+    );
 }
 
 #[test]
 fn a_classic_put_is_checked_before_its_contents_count() {
     let bench = Bench::new();
-    let put = |json: &str| crate::model::CachePutRequest::parse(&Bytes::from(json.to_owned())).unwrap();
-    let check = |json: &str, subject: &str| bench.datasets.check_classic(&bench.books, &put(json), subject);
+    let put =
+        |json: &str| crate::model::CachePutRequest::parse(&Bytes::from(json.to_owned())).unwrap();
+    let check =
+        |json: &str, subject: &str| bench.datasets.check_classic(&bench.books, &put(json), subject);
     let good = r#"{"CacheId":"dataset","Entries":[{"Name":"a","Content":""}]}"#;
     assert_eq!(check(good, "cache.put").unwrap().target, ALL);
     assert_eq!(check(good, "cache.put.job.assign.gpu").unwrap().target, "job.assign.gpu");

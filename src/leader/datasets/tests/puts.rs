@@ -13,7 +13,10 @@ fn a_put_brings_its_manifest_then_what_lacks_and_is_committed_when_every_piece_i
     assert_eq!(bench.open(9, 20, layout(&["one"]).size()), ["to 1: bring 20"]);
     assert_eq!(bench.arrives(20), ["look at 20"]);
     assert_eq!(bench.pack_checked(20, &["one"]), ["to 1: you lack Pieces, 5 bytes"]);
-    assert_eq!(bench.bring_pack(9, 21, &["three"]), ["to 1: you lack Nothing, 0 bytes", "commit set"]);
+    assert_eq!(
+        bench.bring_pack(9, 21, &["three"]),
+        ["to 1: you lack Nothing, 0 bytes", "commit set"]
+    );
     assert_eq!(
         bench.commit(),
         ["to 1: Stored, 0 of 0 have it, 0 missing", "to 1: Over, 0 of 0 have it, 0 missing"]
@@ -35,12 +38,16 @@ fn what_was_not_announced_is_not_taken_and_a_bad_pack_is_asked_for_again_so_ofte
         assert_eq!(bench.open(9, pack, size + 1), [format!("to 1: {pack} is not expected")]);
         bench.open(9, pack, size);
         bench.arrives(pack);
-        let bad = DatasetEvent::Verified { blob: id(pack), result: Err("a piece is damaged".to_owned()) };
+        let bad =
+            DatasetEvent::Verified { blob: id(pack), result: Err("a piece is damaged".to_owned()) };
         let done = bench.on(bad);
         assert_eq!(done[0], format!("forget {pack}"));
         match pack {
             22 => {
-                assert!(done[1].starts_with("to 1: refused, what came is not what was announced"), "{done:?}")
+                assert!(
+                    done[1].starts_with("to 1: refused, what came is not what was announced"),
+                    "{done:?}"
+                )
             }
             _ => assert_eq!(done[1..], ["to 1: you lack Pieces, 3 bytes"]),
         }
@@ -50,10 +57,14 @@ fn what_was_not_announced_is_not_taken_and_a_bad_pack_is_asked_for_again_so_ofte
 
 #[test]
 fn other_content_under_an_id_is_refused_unless_it_replaces_it() {
-    let (mut bench, old, new) = (Bench::new(), manifest(&[("a", "one")]), manifest(&[("a", "two")]));
+    let (mut bench, old, new) =
+        (Bench::new(), manifest(&[("a", "one")]), manifest(&[("a", "two")]));
     bench.keep(&old, 10, 20, &["one"]);
     let refused = bench.put(9, &new, 11, TARGET_NONE);
-    assert!(refused[0].starts_with("to 1: refused, dataset set is there with other content"), "{refused:?}");
+    assert!(
+        refused[0].starts_with("to 1: refused, dataset set is there with other content"),
+        "{refused:?}"
+    );
     bench.replace(9, &new, 11, TARGET_NONE);
     bench.bring_manifest(9, 11, &new);
     bench.bring_pack(9, 21, &["two"]);
@@ -140,9 +151,16 @@ fn packs_that_no_dataset_has_go_after_a_while_and_those_that_others_need_stay() 
     bench.bring_pack(8, 23, &["four"]);
     bench.commit();
     let removed = bench.books.datasets.remove(&cache("set")).unwrap();
-    assert_eq!(bench.on(DatasetEvent::Removed { dataset: removed }), ["forget 10"], "22 is the other's, too");
+    assert_eq!(
+        bench.on(DatasetEvent::Removed { dataset: removed }),
+        ["forget 10"],
+        "22 is the other's, too"
+    );
     let removed = bench.books.datasets.remove(&cache("other")).unwrap();
-    assert_eq!(bench.on(DatasetEvent::Removed { dataset: removed }), ["forget 11", "forget 22", "forget 23"]);
+    assert_eq!(
+        bench.on(DatasetEvent::Removed { dataset: removed }),
+        ["forget 11", "forget 22", "forget 23"]
+    );
     assert!(bench.books.blobs.is_empty());
 }
 
@@ -154,9 +172,11 @@ fn packs_of_an_earlier_life_count_when_they_are_read_and_loose_ones_when_they_ar
     let mut bench = Bench { books, now, ..Bench::new() };
     let loose = id(21);
     bench.books.blobs.insert(loose, KnownBlob { bytes: 100, has_arrived: true });
-    for (blob, part) in
-        [(id(10), RestoredPart::Manifest), (id(20), RestoredPart::Pack), (loose, RestoredPart::LoosePack)]
-    {
+    for (blob, part) in [
+        (id(10), RestoredPart::Manifest),
+        (id(20), RestoredPart::Pack),
+        (loose, RestoredPart::LoosePack),
+    ] {
         bench.on(DatasetEvent::Restored { blob, part });
     }
     bench.on(DatasetEvent::RestoredAll);
@@ -175,10 +195,14 @@ fn packs_of_an_earlier_life_count_when_they_are_read_and_loose_ones_when_they_ar
 #[test]
 fn a_put_is_over_at_its_deadline() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
-    let timed = Put { deadline_ms: 1000, ..put_of(&cache("set"), &one, id(10), &name(TARGET_NONE)) };
+    let timed =
+        Put { deadline_ms: 1000, ..put_of(&cache("set"), &one, id(10), &name(TARGET_NONE)) };
     bench.on(DatasetEvent::Put { conn: CLIENT, request: id(9), put: timed });
     assert_eq!(bench.datasets.next_deadline(), Some(bench.now.plus(Duration::from_secs(1))));
-    assert_eq!(bench.after(Duration::from_secs(1)), ["to 1: refused, the time for the put is over"]);
+    assert_eq!(
+        bench.after(Duration::from_secs(1)),
+        ["to 1: refused, the time for the put is over"]
+    );
     assert!(bench.datasets.puts.is_empty());
 }
 
@@ -186,7 +210,8 @@ fn a_put_is_over_at_its_deadline() {
 fn a_client_that_comes_back_brings_no_more_puts_by_one_connection_than_another() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     let put = |bench: &mut Bench, conn: u64, number: u128| {
-        let put = put_of(&cache(&format!("set{number}")), &one, id(1000 + number), &name(TARGET_NONE));
+        let put =
+            put_of(&cache(&format!("set{number}")), &one, id(1000 + number), &name(TARGET_NONE));
         bench.on(DatasetEvent::Put { conn: ConnId(conn), request: id(2000 + number), put })
     };
     let most = u128::try_from(PUTS_OF_CONN_MAX).unwrap();

@@ -8,8 +8,14 @@ fn a_dataset_goes_to_workers_as_it_comes_and_its_putter_hears_of_each() {
     assert!(bench.worker(100, &[]).is_empty());
     bench.put(9, &two, 10, ALL);
     let done = bench.bring_manifest(9, 10, &two);
-    assert_eq!(done, ["to 1: you lack Pieces, 8 bytes", "to 100: hold set soon", "to 100: blob 10"]);
-    assert!(bench.lacks(100, 10, lack(2, &[0, 1], 8)).is_empty(), "nothing of it is on its way yet");
+    assert_eq!(
+        done,
+        ["to 1: you lack Pieces, 8 bytes", "to 100: hold set soon", "to 100: blob 10"]
+    );
+    assert!(
+        bench.lacks(100, 10, lack(2, &[0, 1], 8)).is_empty(),
+        "nothing of it is on its way yet"
+    );
     bench.announce(9, 20, &["one", "three"]);
     let opened = bench.open(9, 20, layout(&["one", "three"]).size());
     assert_eq!(opened, ["to 100: a pack of 2", "to 100: blob 20", "to 1: bring 20"]);
@@ -32,7 +38,8 @@ fn a_worker_that_lacks_pieces_gets_the_packs_that_have_them_and_no_others() {
     bench.commit();
     assert_eq!(bench.worker(100, &[]), ["to 100: hold set", "to 100: blob 10"]);
     assert_eq!(bench.lacks(100, 10, lack(2, &[1], 5)), ["to 100: a pack of 1", "to 100: blob 21"]);
-    let taken = DatasetEvent::PartTaken { conn: ConnId(100), worker: Some(worker(100)), blob: id(21) };
+    let taken =
+        DatasetEvent::PartTaken { conn: ConnId(100), worker: Some(worker(100)), blob: id(21) };
     assert_eq!(bench.on(taken), ["no more of 21 to 100"]);
     bench.acks(100, 10, stored(2, 0));
     // One that has it already is left alone.
@@ -50,7 +57,10 @@ fn a_dataset_that_lost_a_part_at_the_leader_fails_at_workers_and_is_mended_by_a_
     bench.lacks(100, 10, lack(1, &[0], 3));
     let done = bench.on(DatasetEvent::Failed { blob: id(20), text: "cannot be read".to_owned() });
     assert_eq!(done, ["to 100: release set", "no more of 20 to 100", "no more of 10 to 100"]);
-    assert!(bench.books.knows_blob(id(20)), "what a dataset that is kept needs may be read another time");
+    assert!(
+        bench.books.knows_blob(id(20)),
+        "what a dataset that is kept needs may be read another time"
+    );
     bench.put(8, &one, 11, ALL);
     bench.bring_manifest(8, 11, &one);
     bench.bring_pack(8, 21, &["one"]);
@@ -68,7 +78,10 @@ fn a_worker_that_refuses_a_part_ends_its_push_and_its_putter_hears_why() {
     bench.lacks(100, 10, lack(1, &[0], 3));
     let (worker, reason, text) = (worker(100), Reason::DISK_FULL, "no room".to_owned());
     let done = bench.on(DatasetEvent::PartRefused { worker, blob: id(20), reason, text });
-    assert_eq!(done[done.len() - 2..], ["to 1: FAILED no room", "to 1: Over, 0 of 1 have it, 0 missing"]);
+    assert_eq!(
+        done[done.len() - 2..],
+        ["to 1: FAILED no room", "to 1: Over, 0 of 1 have it, 0 missing"]
+    );
     assert!(bench.after(GRACE).is_empty(), "it is not pushed again unasked");
 }
 
@@ -78,7 +91,10 @@ fn questions_are_answered_at_once_or_when_those_that_know_have_spoken() {
     let cache_id = || "set".to_owned();
     let rm = || Question::DatasetRm(ask::DatasetRm { cache_id: cache_id() });
     let unknown = bench.ask(ask::DatasetRm::VERB, rm());
-    assert_eq!(unknown, ["no answer: no dataset set is kept here: `heft dataset HOST:PORT ls` lists them"]);
+    assert_eq!(
+        unknown,
+        ["no answer: no dataset set is kept here: `heft dataset HOST:PORT ls` lists them"]
+    );
     bench.keep(&one, 10, 20, &["one"]);
     bench.worker(100, &[("set", one.digest())]);
 
@@ -88,7 +104,10 @@ fn questions_are_answered_at_once_or_when_those_that_know_have_spoken() {
     assert!(bench.manifest_read(10, &one).is_empty());
     assert!(bench.pack_checked(20, &["one"]).is_empty(), "the worker has said nothing");
     let done = bench.acks(100, 77, stored(0, 1));
-    assert!(done[0].starts_with(r#"answer {"packs_bad":[],"packs_good":2,"workers":[{"#), "{done:?}");
+    assert!(
+        done[0].starts_with(r#"answer {"packs_bad":[],"packs_good":2,"workers":[{"#),
+        "{done:?}"
+    );
 
     let done = bench.ask(ask::DatasetRm::VERB, rm());
     assert_eq!(done[0], "remove set", "{done:?}");
@@ -126,7 +145,10 @@ fn jobs_find_the_content_that_counts_while_another_comes_and_what_comes_when_tha
         bench.replace(8, &new, 11, ALL);
         bench.bring_manifest(8, 11, &new);
         bench.lacks(100, 11, lack(1, &[0], 5));
-        assert!(bench.datasets.workers[&worker(100)].is_pushed(id(11)), "it goes to the worker as it comes");
+        assert!(
+            bench.datasets.workers[&worker(100)].is_pushed(id(11)),
+            "it goes to the worker as it comes"
+        );
         assert_eq!(bench.holding(100), Some((old.digest().bytes, 0)), "and does not count");
         bench
     };

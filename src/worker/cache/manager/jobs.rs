@@ -1,7 +1,9 @@
-//! The jobs that need datasets: which of them wait and for what, and what follows for them when a dataset is here or cannot be.
+//! The jobs that need datasets: which of them wait and for what, and what follows for them when a
+//! dataset is here or cannot be.
 //!
-//! The session calls it for each job that comes or is gone and takes the [`Step`]s; the keeper and `dataset_download` say what became of a dataset. It
-//! never waits, and never reads what is in a file. Before a job uses a dataset, the files that the job names are looked at: one that has
+//! The session calls it for each job that comes or is gone and takes the [`Step`]s; the keeper and
+//! `dataset_download` say what became of a dataset. It never waits, and never reads what is in a
+//! file. Before a job uses a dataset, the files that the job names are looked at: one that has
 //! changed costs the dataset its place, and what is right of it need not come again.
 
 use std::collections::{BTreeSet, HashMap};
@@ -65,12 +67,20 @@ impl Cache {
         std::mem::take(&mut self.steps)
     }
 
-    /// A job came. Gives whether it has to wait for datasets; `may_wait` says whether the leader would send them.
-    pub(in crate::worker) fn assign(&mut self, job: &Job, may_wait: bool, out: &mut Exchange) -> bool {
+    /// A job came. Gives whether it has to wait for datasets; `may_wait` says whether the leader
+    /// would send them.
+    pub(in crate::worker) fn assign(
+        &mut self,
+        job: &Job,
+        may_wait: bool,
+        out: &mut Exchange,
+    ) -> bool {
         let mut named: HashMap<CacheId, Vec<String>> = HashMap::new();
-        for file in job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default() {
+        for file in job.request.as_ref().map(|request| request.files.as_slice()).unwrap_or_default()
+        {
             let Source::Cache(id) = file.source() else { continue };
-            let (first, inner) = id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
+            let (first, inner) =
+                id.split_once('/').map_or((id, None), |(first, rest)| (first, Some(rest)));
             // One that cannot be a dataset's id is for the job's handler to refuse.
             let Ok(cache) = CacheId::parse(first) else { continue };
             let names = named.entry(cache).or_default();
@@ -102,8 +112,8 @@ impl Cache {
         waits
     }
 
-    /// The leader says that the content which is here is the one that counts. Jobs that wait for it get it when the files that they
-    /// name are as they were.
+    /// The leader says that the content which is here is the one that counts. Jobs that wait for it
+    /// get it when the files that they name are as they were.
     pub(in crate::worker::cache) fn confirmed(&mut self, cache: &CacheId, out: &mut Exchange) {
         self.asked.remove(cache);
         if let Some(dataset) = self.datasets.get_mut(cache) {
@@ -123,17 +133,25 @@ impl Cache {
     fn is_here(&mut self, cache: &CacheId, names: &[String], out: &mut Exchange) -> Here {
         let Some(dataset) = self.datasets.get_mut(cache) else {
             // Files of a layout that others made are looked for by the job's handler.
-            return if matches!(self.disk.entry(cache), Ok(Entry::Theirs)) { Here::Yes } else { Here::No };
+            return if matches!(self.disk.entry(cache), Ok(Entry::Theirs)) {
+                Here::Yes
+            } else {
+                Here::No
+            };
         };
-        // One that was here before this connection may have been replaced meanwhile: the leader is asked once.
+        // One that was here before this connection may have been replaced meanwhile: the leader is
+        // asked once.
         let is_known = dataset.sure || !self.told;
-        let Some(seals) = dataset.seals.as_ref().filter(|_| !dataset.released && is_known) else { return Here::No };
+        let Some(seals) = dataset.seals.as_ref().filter(|_| !dataset.released && is_known) else {
+            return Here::No;
+        };
         let mut doubtful = Vec::new();
         for file in names.iter().filter_map(|name| dataset.contents.find(name)) {
             let Some((name, _)) = dataset.contents.file(file) else { continue };
             match state_of(&self.disk, dataset.version, name, seals.get(file as usize)) {
                 SealState::Whole => {}
-                // A link for each job changes the inode: who has the worker make them trusts the jobs.
+                // A link for each job changes the inode: who has the worker make them trusts the
+                // jobs.
                 SealState::Doubtful if self.link == LinkMode::Hardlink => {}
                 SealState::Doubtful => doubtful.push(file),
                 SealState::Broken => {
@@ -155,7 +173,8 @@ impl Cache {
 
     fn read_again(&mut self, cache: &CacheId, files: Vec<u32>) {
         let Some(dataset) = self.datasets.get_mut(cache) else { return };
-        let files: Vec<u32> = files.into_iter().filter(|file| dataset.doubtful.insert(*file)).collect();
+        let files: Vec<u32> =
+            files.into_iter().filter(|file| dataset.doubtful.insert(*file)).collect();
         let (cache, version, contents) = (cache.clone(), dataset.version, dataset.contents.clone());
         if files.is_empty() {
             return;
@@ -167,10 +186,13 @@ impl Cache {
         });
     }
 
-    /// Files of a dataset were read again: jobs that wait for them go on, or the dataset comes again.
+    /// Files of a dataset were read again: jobs that wait for them go on, or the dataset comes
+    /// again.
     pub(super) fn on_read_again(&mut self, read: ReadAgain, out: &mut Exchange) {
         let ReadAgain { cache, version, files, found } = read;
-        let Some(dataset) = self.datasets.get_mut(&cache).filter(|dataset| dataset.version == version) else {
+        let Some(dataset) =
+            self.datasets.get_mut(&cache).filter(|dataset| dataset.version == version)
+        else {
             // It is gone by now, and has been asked for, if somebody can send it.
             if !self.told {
                 self.no_longer_lacking(&cache);
@@ -186,7 +208,10 @@ impl Cache {
                         seals.get_mut(file as usize).into_iter().for_each(|known| *known = seal);
                     }
                 }
-                if dataset.doubtful.is_empty() && !self.asked.contains(&cache) && !self.is_coming(&cache) {
+                if dataset.doubtful.is_empty()
+                    && !self.asked.contains(&cache)
+                    && !self.is_coming(&cache)
+                {
                     self.no_longer_lacking(&cache);
                 }
                 return;
@@ -211,7 +236,8 @@ impl Cache {
         kept.map(|(cache, dataset)| {
             let open = self.disk.hold_version(dataset.version).ok().flatten();
             let open = open.zip(dataset.seals.clone());
-            let dataset = open.map(|(open, seals)| KeptDataset::new(open, dataset.contents.clone(), seals));
+            let dataset =
+                open.map(|(open, seals)| KeptDataset::new(open, dataset.contents.clone(), seals));
             (cache.as_str().to_owned(), dataset)
         })
         .collect()
@@ -249,8 +275,8 @@ impl Cache {
         self.jobs.values().any(|needs| needs.files.contains_key(cache))
     }
 
-    /// Asks for a dataset that a job needs, unless it is on its way. Also for one that is here and is being checked: it may have been
-    /// replaced while this worker was away.
+    /// Asks for a dataset that a job needs, unless it is on its way. Also for one that is here and
+    /// is being checked: it may have been replaced while this worker was away.
     fn want(&mut self, cache: &CacheId, out: &mut Exchange) {
         if self.told && !self.is_coming(cache) && self.asked.insert(cache.clone()) {
             self.say(DatasetState::Wanted, cache, NO_DIGEST, "", out);
@@ -284,7 +310,8 @@ impl Cache {
     pub(in crate::worker::cache) fn give_back(&mut self, cache: &CacheId, why: &str) {
         for (job, needs) in &self.jobs {
             if needs.lacking.contains(cache) {
-                let text = format!("the dataset {cache} that the job needs cannot be held here: {why}");
+                let text =
+                    format!("the dataset {cache} that the job needs cannot be held here: {why}");
                 self.steps.push(Step::GiveBack { job: *job, text });
             }
         }

@@ -1,8 +1,9 @@
 //! The event log of the C# system (PE04, PE05), and what is left alive after it.
 //!
-//! That log is never cut, and its leader replays all of it on top of the newest snapshot, so that finished jobs run again (PE10). Here
-//! the snapshot is what counts for everything before it, an `ack` ends a job for good wherever it stands, and a `dlq` does
-//! not let it run again. Events of one job may stand in any order: that leader acts first and writes then, from several threads.
+//! That log is never cut, and its leader replays all of it on top of the newest snapshot, so that
+//! finished jobs run again (PE10). Here the snapshot is what counts for everything before it, an
+//! `ack` ends a job for good wherever it stands, and a `dlq` does not let it run again. Events of
+//! one job may stand in any order: that leader acts first and writes then, from several threads.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -15,7 +16,8 @@ use super::members::Members;
 use super::snapshot::Snapshot;
 use crate::exit::Failure;
 
-/// A snapshot's name has whole seconds, and is made up after the snapshot itself: what is this much older may not be in it.
+/// A snapshot's name has whole seconds, and is made up after the snapshot itself: what is this much
+/// older may not be in it.
 const MARGIN_US: i64 = 2_000_000;
 
 /// What an event says.
@@ -41,12 +43,13 @@ pub(super) struct Known {
     /// Its place in the snapshot.
     pub(super) in_snapshot: Option<usize>,
     pub(super) in_log: Option<InLog>,
-    /// When it was handed in, in microseconds since 1970.
+    /// When it was submitted, in microseconds since 1970.
     pub(super) enqueued_at: Option<i64>,
     pub(super) standing: Standing,
     /// Its place among all: those of the snapshot first.
     pub(super) order: u64,
-    /// Whether it was there when that system ended. What only events before the snapshot speak of was not.
+    /// Whether it was there when that system ended. What only events before the snapshot speak of
+    /// was not.
     is_alive: bool,
 }
 
@@ -144,19 +147,21 @@ impl Jobs {
             // Dead for good, whenever that was.
             Kind::Dlq if is_dead => {}
             Kind::Dlq => {
-                known.standing = Standing::Dead { attempt: attempt(known.standing), since: Some(at) };
+                known.standing =
+                    Standing::Dead { attempt: attempt(known.standing), since: Some(at) };
             }
             Kind::Assign { worker, attempt } if is_newer && !is_dead => {
                 known.standing = Standing::InFlight { worker, attempt };
             }
-            // A resend is not written as `assign` by the time of its `timeout_requeue`: a worker may have it, or not. It runs
-            // again either way.
+            // A resend is not written as `assign` by the time of its `timeout_requeue`: a worker
+            // may have it, or not. It runs again either way.
             Kind::Requeue if is_newer && !is_dead => known.standing = Standing::Queued,
             Kind::Assign { .. } | Kind::Requeue | Kind::Ack => {}
         }
     }
 
-    /// The jobs that were there when that system ended, in their order, and how many only older events speak of.
+    /// The jobs that were there when that system ended, in their order, and how many only older
+    /// events speak of.
     pub(super) fn left(self) -> (Vec<(Uuid, Known)>, u64) {
         let snapshot_at = self.snapshot_at;
         let (mut alive, old): (Vec<_>, Vec<_>) =
@@ -221,7 +226,13 @@ mod tests {
     const A: &str = "00000000-0000-0000-0000-00000000000a";
 
     fn line(number: u64, text: &str) -> Line {
-        Line { number, at: number * 100, bytes: text.as_bytes().to_vec(), is_too_long: false, is_last: false }
+        Line {
+            number,
+            at: number * 100,
+            bytes: text.as_bytes().to_vec(),
+            is_too_long: false,
+            is_last: false,
+        }
     }
 
     fn event(kind: &str, second: u32) -> String {
@@ -235,7 +246,8 @@ mod tests {
         }
     }
 
-    /// What is left of one job after these events, with an empty snapshot of 12:00:30 if there is one.
+    /// What is left of one job after these events, with an empty snapshot of 12:00:30 if there is
+    /// one.
     fn left(with_snapshot: bool, events: &[(&str, u32)]) -> Option<Standing> {
         let at = parse_iso("2025-10-19T12:00:30Z").filter(|_| with_snapshot);
         let mut jobs = Jobs::new(&Snapshot::default(), at);
@@ -262,15 +274,23 @@ mod tests {
     fn pe10_what_ended_does_not_rise_again() {
         for with_snapshot in [false, true] {
             assert_eq!(
-                left(with_snapshot, &[("enqueue", 40), ("ack", 41), ("enqueue", 42), ("assign", 43)]),
+                left(
+                    with_snapshot,
+                    &[("enqueue", 40), ("ack", 41), ("enqueue", 42), ("assign", 43)]
+                ),
                 None
             );
             // An `ack` may even stand first: that leader acts before it writes.
             assert_eq!(left(with_snapshot, &[("ack", 41), ("enqueue", 40)]), None);
             let since = parse_iso("2025-10-19T12:00:42Z");
             let dead = Some(Standing::Dead { attempt: 2, since });
-            let events =
-                [("enqueue", 40), ("assign", 41), ("dlq", 42), ("timeout_requeue", 43), ("enqueue", 44)];
+            let events = [
+                ("enqueue", 40),
+                ("assign", 41),
+                ("dlq", 42),
+                ("timeout_requeue", 43),
+                ("enqueue", 44),
+            ];
             assert_eq!(left(with_snapshot, &events), dead);
         }
     }

@@ -1,4 +1,5 @@
-//! The lines of a file, one at a time, with where they begin. A line that never ends costs no more memory than the longest that may be.
+//! The lines of a file, one at a time, with where they begin. A line that never ends costs no more
+//! memory than the longest that may be.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -13,7 +14,6 @@ pub(super) struct Lines {
     number: u64,
 }
 
-/// A line.
 pub(super) struct Line {
     /// Counted from 1.
     pub(super) number: u64,

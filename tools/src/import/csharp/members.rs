@@ -1,5 +1,6 @@
-//! JSON objects of the C# system as their members lie in the text: names in any case (PE10, M16), values not read before they are
-//! needed. A payload of megabytes in one of them costs nothing until then.
+//! JSON objects of the C# system as their members lie in the text: names in any case (PE10, M16),
+//! values not read before they are needed. A payload of megabytes in one of them costs nothing
+//! until then.
 
 use std::fmt;
 
@@ -12,7 +13,6 @@ use uuid::Uuid;
 
 use crate::time::parse_iso;
 
-/// An object.
 #[derive(Debug)]
 pub(super) struct Members<'a>(Vec<(String, &'a RawValue)>);
 
@@ -64,11 +64,12 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The value of a member: the one that is spelled so, or else the last one that differs in case only. Null is none.
+    /// The value of a member: the one that is spelled so, or else the last one that differs in case
+    /// only. Null is none.
     pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let spelled = self.0.iter().rev().find(|(known, _)| known == name);
-        let found =
-            spelled.or_else(|| self.0.iter().rev().find(|(known, _)| known.eq_ignore_ascii_case(name)));
+        let found = spelled
+            .or_else(|| self.0.iter().rev().find(|(known, _)| known.eq_ignore_ascii_case(name)));
         found.map(|(_, value)| *value).filter(|value| value.get() != "null")
     }
 
@@ -90,14 +91,20 @@ impl<'a> Members<'a> {
     pub(super) fn moment(&self, name: &str) -> Result<Option<i64>, String> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         parse_iso(&text).map(Some).ok_or_else(|| {
-            format!("\"{name}\" is {}, which is no moment such as 2025-10-19T12:34:56.1234567Z", quote(&text))
+            format!(
+                "\"{name}\" is {}, which is not a moment such as 2025-10-19T12:34:56.1234567Z",
+                quote(&text)
+            )
         })
     }
 
     /// Bytes, which stand there in base64.
     pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        STANDARD.decode(text).map(Some).map_err(|error| format!("\"{name}\" is no base64: {error}"))
+        STANDARD
+            .decode(text)
+            .map(Some)
+            .map_err(|error| format!("\"{name}\" is not base64: {error}"))
     }
 }
 
@@ -107,7 +114,7 @@ pub(super) fn read<'a, T: Deserialize<'a>>(name: &str, value: &'a RawValue) -> R
 }
 
 pub(super) fn guid(name: &str, text: &str) -> Result<Uuid, String> {
-    Uuid::try_parse(text).map_err(|_| format!("\"{name}\" is {}, which is no Guid", quote(text)))
+    Uuid::try_parse(text).map_err(|_| format!("\"{name}\" is {}, which is not a Guid", quote(text)))
 }
 
 /// What a parser says, without where: that is counted from the start of a piece that nobody knows.
@@ -120,7 +127,10 @@ fn explain(error: &serde_json::Error) -> String {
 fn quote(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     let more = if text.chars().nth(CHARS_MAX).is_some() { "..." } else { "" };
-    format!("\"{}\"{more}", text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect::<String>())
+    format!(
+        "\"{}\"{more}",
+        text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect::<String>()
+    )
 }
 
 #[cfg(test)]
@@ -130,9 +140,14 @@ mod tests {
     #[test]
     fn pe10_m16_names_are_taken_in_any_case_and_the_exact_one_first() {
         let members =
-            Members::parse(br#"{"JobId":"a","jobId":"b","JOBID":"c","ClientId":null,"n":-3}"#).unwrap();
+            Members::parse(br#"{"JobId":"a","jobId":"b","JOBID":"c","ClientId":null,"n":-3}"#)
+                .unwrap();
         assert_eq!(members.text("jobId").unwrap().as_deref(), Some("b"));
-        assert_eq!(members.text("jobid").unwrap().as_deref(), Some("c"), "the last, where none is exact");
+        assert_eq!(
+            members.text("jobid").unwrap().as_deref(),
+            Some("c"),
+            "the last, where none is exact"
+        );
         assert_eq!(members.text("clientId").unwrap(), None);
         assert_eq!(members.text("nothing").unwrap(), None);
         assert_eq!(members.count("N").unwrap(), Some(0));
@@ -140,10 +155,11 @@ mod tests {
 
     #[test]
     fn pe05_a_value_of_the_wrong_kind_is_named() {
-        let members =
-            Members::parse(br#"{"at":"yesterday","jobId":7,"rawPayload":"%%","list":{},"attempt":"x"}"#)
-                .unwrap();
-        assert!(members.moment("at").unwrap_err().contains("\"yesterday\", which is no moment"));
+        let members = Members::parse(
+            br#"{"at":"yesterday","jobId":7,"rawPayload":"%%","list":{},"attempt":"x"}"#,
+        )
+        .unwrap();
+        assert!(members.moment("at").unwrap_err().contains("\"yesterday\", which is not a moment"));
         assert!(members.guid("jobId").unwrap_err().contains("\"jobId\": invalid type"));
         assert!(members.bytes("rawPayload").unwrap_err().contains("no base64"));
         assert!(members.list("list").is_err() && members.count("attempt").is_err());

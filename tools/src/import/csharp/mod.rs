@@ -1,7 +1,8 @@
-//! `heft-tools import csharp`: the `state` directory of the C# system (PE04-PE06), with what its own recovery gets wrong put right
-//! (PE10).
+//! `heft-tools import csharp`: the `state` directory of the C# system (PE04-PE06), with what its
+//! own recovery gets wrong put right (PE10).
 //!
-//! The log is read twice: first for what happened to which job, then for the payloads of those that are left, one at a time.
+//! The log is read twice: first for what happened to which job, then for the payloads of those that
+//! are left, one at a time.
 
 mod events;
 mod lines;
@@ -48,7 +49,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let log_path = args.state.join("events.log");
     let text = snapshot::newest(&args.state.join("snapshots"))?;
     let snapshot = match &text {
-        Some(text) => Snapshot::parse(&text.bytes).map_err(|what| Failure::at(&text.path, 0, what))?,
+        Some(text) => {
+            Snapshot::parse(&text.bytes).map_err(|what| Failure::at(&text.path, 0, what))?
+        }
         None => Snapshot::default(),
     };
     let log = super::open(&log_path)?.map(|(file, _)| file);
@@ -59,9 +62,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 args.state.display()
             )).into());
         }
-        (None, Some(_)) => {
-            note(&log_path, "is not there; the snapshot alone is taken, and what came after it is lost")
-        }
+        (None, Some(_)) => note(
+            &log_path,
+            "is not there; the snapshot alone is taken, and what came after it is lost",
+        ),
         (Some(_), _) => {}
     }
     let mut summary = Summary::default();
@@ -77,12 +81,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for (client, cap) in &snapshot.caps {
         match u32::try_from(*cap) {
             Ok(cap) if cap > 0 => target.cap(client, cap, &mut summary)?,
-            Ok(_) | Err(_) => summary.skip("a cap that lets nothing run", format_args!("{client} ({cap})")),
+            Ok(_) | Err(_) => {
+                summary.skip("a cap that lets nothing run", format_args!("{client} ({cap})"))
+            }
         }
     }
     let (events, ended, unknown) = (jobs.events, jobs.ended(), jobs.unknown);
     let (alive, old) = jobs.left();
-    let mut source = Source { snapshot: &snapshot, log_path: &log_path, log: again.map(BufReader::new) };
+    let mut source =
+        Source { snapshot: &snapshot, log_path: &log_path, log: again.map(BufReader::new) };
     for (id, known) in alive {
         match source.job(id, &known)? {
             Ok(job) => target.job(job, &mut summary)?,
@@ -101,7 +108,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         "  jobs that were acknowledged there: {ended}; others that were over before the snapshot: {old}"
     )?;
     if snapshot.repeated > 0 {
-        writeln!(out, "  jobs that were in the snapshot again, and are taken once: {}", snapshot.repeated)?;
+        writeln!(
+            out,
+            "  jobs that were in the snapshot again, and are taken once: {}",
+            snapshot.repeated
+        )?;
     }
     if unknown > 0 {
         writeln!(out, "  events of a type that is not known, which were passed over: {unknown}")?;
@@ -123,7 +134,8 @@ fn read_log(
         if line.is_last {
             let what = format!("its last line, {}, is torn ({}) and left out", line.number, bad.0);
             note(path, what);
-            summary.skip("a last line of the log that is torn", format_args!("line {}", line.number));
+            summary
+                .skip("a last line of the log that is torn", format_args!("line {}", line.number));
         } else if skip_damaged {
             summary.skip(
                 format_args!("a line of the log that cannot be used: {}", bad.0),
@@ -150,9 +162,12 @@ impl Source<'_> {
             known.in_snapshot.and_then(|place| self.snapshot.jobs.get(place)).map(|held| held.job);
         let mut job = match in_snapshot {
             Some(job) => parse(id, known, job),
-            None => Err("its enqueue is nowhere: neither in the log nor in the snapshot".to_owned()),
+            None => {
+                Err("its enqueue is nowhere: neither in the log nor in the snapshot".to_owned())
+            }
         };
-        // A snapshot that was made after a faulty recovery has jobs without their data (PE10). The log has it.
+        // A snapshot that was made after a faulty recovery has jobs without their data (PE10). The
+        // log has it.
         if job.is_err()
             && let Some(place) = known.in_log
         {
@@ -189,7 +204,8 @@ fn parse(id: Uuid, known: &Known, job: &RawValue) -> Result<Imported, String> {
     let key = routing_key(&format!("job.submit.{exec}"), None)
         .map_err(|error| format!("no worker can match it: {error}"))?;
     let request = JobRequest::parse(&payload).ok();
-    let names_blobs = request.iter().flat_map(|request| &request.files).any(|file| file.blob.is_some());
+    let names_blobs =
+        request.iter().flat_map(|request| &request.files).any(|file| file.blob.is_some());
     if names_blobs {
         return Err("its request names transfers, which that system does not have".to_owned());
     }

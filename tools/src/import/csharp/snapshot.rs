@@ -1,5 +1,5 @@
-//! The newest snapshot of the C# system (PE04, PE06). It is written in place there, so the newest may be half of one: then the one before
-//! it is taken.
+//! The newest snapshot of the C# system (PE04, PE06). It is written in place there, so the newest
+//! may be half of one: then the one before it is taken.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -35,7 +35,8 @@ pub(super) struct Held<'a> {
 /// What a snapshot says.
 #[derive(Default)]
 pub(super) struct Snapshot<'a> {
-    /// In the order in which they are to run: those that ran, those that waited, those that are dead.
+    /// In the order in which they are to run: those that ran, those that waited, those that are
+    /// dead.
     pub(super) jobs: Vec<Held<'a>>,
     pub(super) caps: Vec<(String, i64)>,
     /// Jobs that were there more than once.
@@ -69,7 +70,9 @@ pub(super) fn newest(dir: &Path) -> Result<Option<Text>, Failure> {
         let bytes = load(&path)?;
         match Snapshot::parse(&bytes) {
             Ok(_) => return Ok(Some(Text { path, bytes, at })),
-            Err(what) => note(&path, format_args!("cannot be read, the one before it is taken: {what}")),
+            Err(what) => {
+                note(&path, format_args!("cannot be read, the one before it is taken: {what}"))
+            }
         }
     }
     Ok(None)
@@ -79,7 +82,7 @@ fn load(path: &Path) -> Result<Vec<u8>, Failure> {
     let Some((file, len)) = super::super::open(path)? else { return Ok(Vec::new()) };
     if len > SNAPSHOT_BYTES_MAX {
         return Err(Failure::Damaged(format!(
-            "{} has {len} bytes; .NET writes at most {SNAPSHOT_BYTES_MAX}, so it is no snapshot: move it away",
+            "{} has {len} bytes; .NET writes at most {SNAPSHOT_BYTES_MAX}, so it is not a snapshot: move it away",
             path.display()
         )));
     }
@@ -99,7 +102,8 @@ impl<'a> Snapshot<'a> {
         let mut snapshot = Snapshot::default();
         let mut places: HashMap<Uuid, usize> = HashMap::new();
         let mut add = |id: Option<Uuid>, standing: Standing, job: &'a RawValue| {
-            // What came back from a log with names in another case has no id (PE10): it cannot be told from others.
+            // What came back from a log with names in another case has no id (PE10): it cannot be
+            // told from others.
             let Some(id) = id.filter(|id| !id.is_nil()) else { return };
             if places.insert(id, snapshot.jobs.len()).is_some() {
                 snapshot.repeated += 1;
@@ -109,7 +113,8 @@ impl<'a> Snapshot<'a> {
         };
         for (key, value) in members.object("inflight")?.iter() {
             let inflight: Members<'a> = read(key, value)?;
-            let job = inflight.get("job").ok_or_else(|| format!("inflight {key} has no \"job\""))?;
+            let job =
+                inflight.get("job").ok_or_else(|| format!("inflight {key} has no \"job\""))?;
             let worker = inflight.guid("ownerWorker")?;
             let attempt = inflight.count("attempt")?.unwrap_or(1).max(1);
             add(Some(guid("inflight", key)?), Standing::InFlight { worker, attempt }, job);
@@ -152,7 +157,8 @@ mod tests {
             job(3)
         );
         let snapshot = Snapshot::parse(text.as_bytes()).unwrap();
-        let jobs: Vec<(Uuid, Standing)> = snapshot.jobs.iter().map(|held| (held.id, held.standing)).collect();
+        let jobs: Vec<(Uuid, Standing)> =
+            snapshot.jobs.iter().map(|held| (held.id, held.standing)).collect();
         assert_eq!(
             jobs,
             [
@@ -166,9 +172,13 @@ mod tests {
 
     #[test]
     fn pe06_half_a_snapshot_is_none() {
-        for text in
-            ["", "{", r#"{"queues":[]}"#, r#"{"inflight":{"x":{"job":{}}}}"#, r#"{"inflight":{"x":{}}}"#]
-        {
+        for text in [
+            "",
+            "{",
+            r#"{"queues":[]}"#,
+            r#"{"inflight":{"x":{"job":{}}}}"#,
+            r#"{"inflight":{"x":{}}}"#,
+        ] {
             assert!(Snapshot::parse(text.as_bytes()).is_err(), "{text}");
         }
     }

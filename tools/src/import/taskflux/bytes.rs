@@ -1,4 +1,5 @@
-//! The numbers and arrays of TaskFlux's files (TF01, TF21), big-endian, each length held against what the file still has.
+//! The numbers and arrays of TaskFlux's files (TF01, TF21), big-endian, each length held against
+//! what the file still has.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -23,7 +24,12 @@ pub(super) struct Bytes {
 
 impl Bytes {
     pub(super) fn new(path: &Path, file: File, len: u64) -> Self {
-        Bytes { path: path.to_owned(), reader: BufReader::with_capacity(64 * 1024, file), at: 0, len }
+        Bytes {
+            path: path.to_owned(),
+            reader: BufReader::with_capacity(64 * 1024, file),
+            at: 0,
+            len,
+        }
     }
 
     /// Where the next byte is.
@@ -58,9 +64,10 @@ impl Bytes {
                 self.at += bytes.len() as u64;
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.damage(self.at, "the file became shorter while it was read; is TaskFlux running?"))
-            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.damage(
+                self.at,
+                "the file became shorter while it was read; is TaskFlux running?",
+            )),
             Err(error) => Err(Failure::io("read", &self.path, &error)),
         }
     }
@@ -90,13 +97,18 @@ impl Bytes {
         let at = self.at;
         let found = self.int32(what)?;
         let length = u32::try_from(found).map_err(|_| {
-            self.damage(at, format_args!("{what} has a length of {found}, which is less than nothing"))
+            self.damage(
+                at,
+                format_args!("{what} has a length of {found}, which is less than nothing"),
+            )
         })?;
         if u64::from(length) > self.left() {
             let left = self.left();
             return Err(self.damage(
                 at,
-                format_args!("{what} has a length of {length} bytes, and {left} are left in the file"),
+                format_args!(
+                    "{what} has a length of {length} bytes, and {left} are left in the file"
+                ),
             ));
         }
         Ok(length)
@@ -118,16 +130,22 @@ impl Bytes {
             let left = self.left();
             return Err(self.damage(
                 at,
-                format_args!("the name of a queue has {len} bytes, and {left} are left in the file"),
+                format_args!(
+                    "the name of a queue has {len} bytes, and {left} are left in the file"
+                ),
             ));
         }
         let mut bytes = vec![0; usize::from(len)];
         self.fill(&mut bytes)?;
-        if let Some((place, byte)) = bytes.iter().enumerate().find(|(_, byte)| !(33..=126).contains(*byte)) {
+        if let Some((place, byte)) =
+            bytes.iter().enumerate().find(|(_, byte)| !(33..=126).contains(*byte))
+        {
             let at = at + 1 + place as u64;
             return Err(self.damage(
                 at,
-                format_args!("the name of a queue has the byte {byte}; its characters are 33 to 126"),
+                format_args!(
+                    "the name of a queue has the byte {byte}; its characters are 33 to 126"
+                ),
             ));
         }
         Ok(bytes.into_iter().map(char::from).collect())
@@ -135,7 +153,8 @@ impl Bytes {
 
     /// Goes to an offset.
     pub(super) fn seek(&mut self, at: u64) -> Result<(), Failure> {
-        let by = i64::try_from(at).ok().zip(i64::try_from(self.at).ok()).map(|(to, from)| to - from);
+        let by =
+            i64::try_from(at).ok().zip(i64::try_from(self.at).ok()).map(|(to, from)| to - from);
         let moved = match by {
             Some(by) => self.reader.seek_relative(by),
             None => self.reader.seek(SeekFrom::Start(at)).map(|_| ()),
@@ -150,9 +169,10 @@ impl Bytes {
         self.seek(extent.at)?;
         let len = usize::try_from(extent.len).unwrap_or(usize::MAX);
         if u64::from(extent.len) > self.left() {
-            return Err(
-                self.damage(extent.at, "the file became shorter while it was read; is TaskFlux running?")
-            );
+            return Err(self.damage(
+                extent.at,
+                "the file became shorter while it was read; is TaskFlux running?",
+            ));
         }
         let mut bytes = vec![0; len];
         self.fill(&mut bytes)?;

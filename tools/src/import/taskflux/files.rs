@@ -1,8 +1,8 @@
 //! The three files of a TaskFlux node (TF04-TF10), and the state that they make.
 //!
-//! The log holds commands that were committed, and is emptied when a snapshot has been made, so a node that starts takes the
-//! snapshot and then the whole log. If it was killed between the two, the log still has what is in the snapshot; the caller finds
-//! that out.
+//! The log holds commands that were committed, and is emptied when a snapshot has been made, so a
+//! node that starts takes the snapshot and then the whole log. If it was killed between the two,
+//! the log still has what is in the snapshot; the caller finds that out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,8 @@ const RECORD_MARKER: [u8; 4] = [0xAA, 0xF5, 0x34, 0xC4];
 
 const VERSION: i32 = 1;
 
-/// TaskFlux makes a snapshot and empties its log at 16 MB (TF07); what is so much longer is no log, and would take memory for nothing.
+/// TaskFlux makes a snapshot and empties its log at 16 MB (TF07); what is so much longer is not a
+/// log, and would take memory for nothing.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes of a record before its data: term and length.
@@ -45,7 +46,6 @@ pub(super) struct Item {
     pub(super) order: u64,
 }
 
-/// A queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     /// 0 for any number.
@@ -94,10 +94,14 @@ impl State {
         match command {
             Command::Enqueue { queue, key, payload } => {
                 let Some(queue) = self.queues.get_mut(queue) else { return };
-                let is_full = queue.size_max > 0 && queue.items.len() as u64 >= u64::from(queue.size_max);
+                let is_full =
+                    queue.size_max > 0 && queue.items.len() as u64 >= u64::from(queue.size_max);
                 if !is_full {
                     self.order += 1;
-                    queue.items.push(*key, Item { file: Where::Log, payload: *payload, order: self.order });
+                    queue.items.push(
+                        *key,
+                        Item { file: Where::Log, payload: *payload, order: self.order },
+                    );
                 }
             }
             Command::Dequeue { queue } => {
@@ -124,7 +128,8 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub(super) term: i32,
-    /// The node that was voted for last. Whether 0 is nobody or the node 0 cannot be told (C24): it is taken for nobody.
+    /// The node that was voted for last. Whether 0 is nobody or the node 0 cannot be told (C24): it
+    /// is taken for nobody.
     pub(super) vote: Option<i32>,
 }
 
@@ -160,9 +165,10 @@ fn version(bytes: &mut Bytes) -> Result<(), Failure> {
     let at = bytes.at();
     match bytes.int32("its version")? {
         VERSION => Ok(()),
-        found => {
-            Err(bytes.damage(at, format_args!("it has version {found} of the format; {VERSION} can be read")))
-        }
+        found => Err(bytes.damage(
+            at,
+            format_args!("it has version {found} of the format; {VERSION} can be read"),
+        )),
     }
 }
 
@@ -180,13 +186,18 @@ pub(super) fn metadata(path: &Path) -> Result<Option<Metadata>, Failure> {
     let at = bytes.at();
     let vote = match bytes.int32("its vote")? {
         0 => {
-            note(path, "its vote is 0, which stands for nobody and for node 0 alike: it is taken for nobody");
+            note(
+                path,
+                "its vote is 0, which stands for nobody and for node 0 alike: it is taken for nobody",
+            );
             None
         }
         // The later generation says it so.
         -1 if has_own_marker => None,
         vote if vote < 0 => {
-            return Err(bytes.damage(at, format_args!("its vote is {vote}; nodes are not negative")));
+            return Err(
+                bytes.damage(at, format_args!("its vote is {vote}; nodes are not negative"))
+            );
         }
         vote => Some(vote),
     };
@@ -222,7 +233,9 @@ fn queues(bytes: &mut Bytes, state: &mut State) -> Result<(), Failure> {
         let is_default = name.is_empty();
         let is_known = if is_default { seen_default } else { state.queues.contains_key(&name) };
         if is_known {
-            return Err(bytes.damage(at, format_args!("the queue \"{name}\" is there a second time")));
+            return Err(
+                bytes.damage(at, format_args!("the queue \"{name}\" is there a second time"))
+            );
         }
         seen_default |= is_default;
         state.queues.insert(name, queue);
@@ -256,7 +269,9 @@ pub(super) struct Record {
 impl Log {
     /// Opens it. `None` if it is not there or empty.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, Failure> {
-        let Some((mut bytes, has_own_marker)) = begin(path, "log", MARKER_LOG)? else { return Ok(None) };
+        let Some((mut bytes, has_own_marker)) = begin(path, "log", MARKER_LOG)? else {
+            return Ok(None);
+        };
         let len = bytes.at() + bytes.left();
         if len > LOG_BYTES_MAX {
             let what = format!(
@@ -292,9 +307,10 @@ impl Log {
         let at = self.bytes.at();
         if self.bytes.left() < RECORD_HEAD_BYTES {
             let left = self.bytes.left();
-            return Err(self
-                .bytes
-                .damage(at, format_args!("a record has {left} of {RECORD_HEAD_BYTES} bytes of its head")));
+            return Err(self.bytes.damage(
+                at,
+                format_args!("a record has {left} of {RECORD_HEAD_BYTES} bytes of its head"),
+            ));
         }
         let term = self.bytes.int32("the term of a record")?;
         if term < 0 {
@@ -307,9 +323,10 @@ impl Log {
         let command = self.command(len)?;
         if self.bytes.at() != end {
             let (found, at) = (self.bytes.at() - start, self.bytes.at());
-            return Err(self
-                .bytes
-                .damage(at, format_args!("a record has {len} bytes, and its command takes {found}")));
+            return Err(self.bytes.damage(
+                at,
+                format_args!("a record has {len} bytes, and its command takes {found}"),
+            ));
         }
         Ok(Some(Record { term, command }))
     }
@@ -323,7 +340,11 @@ impl Log {
         Ok(match self.bytes.byte("a command")? {
             b'E' => {
                 let (queue, key) = (self.bytes.name()?, self.bytes.int64("the key of an enqueue")?);
-                Command::Enqueue { queue, key, payload: self.bytes.buffer("the payload of an enqueue")? }
+                Command::Enqueue {
+                    queue,
+                    key,
+                    payload: self.bytes.buffer("the payload of an enqueue")?,
+                }
             }
             b'D' => Command::Dequeue { queue: self.bytes.name()? },
             b'C' => {
@@ -332,14 +353,18 @@ impl Log {
             }
             b'Q' => {
                 let queue = self.bytes.name()?;
-                Command::Create { queue, size_max: self.bytes.uint32("the greatest size of a queue")? }
+                Command::Create {
+                    queue,
+                    size_max: self.bytes.uint32("the greatest size of a queue")?,
+                }
             }
             b'R' => Command::Delete { queue: self.bytes.name()? },
             b'L' => Command::Nothing,
             other => {
-                return Err(self
-                    .bytes
-                    .damage(at, format_args!("{other} is no command; they are E, D, C, Q, R and L")));
+                return Err(self.bytes.damage(
+                    at,
+                    format_args!("{other} is not a command; they are E, D, C, Q, R and L"),
+                ));
             }
         })
     }

@@ -1,14 +1,14 @@
 //! A queue of TaskFlux, which takes out the same records in the same order as TaskFlux did.
 //!
-//! Its queues are heaps in which a node has four children (TF25), and such a heap is not fair: which of several records of one key comes
-//! out first depends on how the heap came to be. The log says only that one was taken, so the same heap has to be built again
-//! to know which. Written from the rules of that heap: a record rises past its parent only if its key is smaller, and sinks below the
-//! first of its smallest children only if its own is larger.
+//! Its queues are heaps in which a node has four children (TF25), and such a heap is not fair:
+//! which of several records of one key comes out first depends on how the heap came to be. The log
+//! says only that one was taken, so the same heap has to be built again to know which. Written from
+//! the rules of that heap: a record rises past its parent only if its key is smaller, and sinks
+//! below the first of its smallest children only if its own is larger.
 
 /// Children of a node.
 const ARITY: usize = 4;
 
-/// The heap.
 #[derive(Clone, Debug)]
 pub(super) struct Heap<T> {
     nodes: Vec<(i64, T)>,
@@ -30,7 +30,6 @@ impl<T> Heap<T> {
         self.nodes
     }
 
-    /// The same.
     pub(super) fn items(&self) -> &[(i64, T)] {
         &self.nodes
     }
@@ -56,7 +55,8 @@ impl<T> Heap<T> {
         let mut at = 0;
         while let Some(key) = self.key(at) {
             let first = at * ARITY + 1;
-            let children = (first..first + ARITY).filter_map(|child| Some((self.key(child)?, child)));
+            let children =
+                (first..first + ARITY).filter_map(|child| Some((self.key(child)?, child)));
             // The first of several that are smallest.
             let Some((smallest, child)) = children.min_by_key(|(key, _)| *key) else { break };
             if key <= smallest {

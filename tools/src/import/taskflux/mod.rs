@@ -1,7 +1,8 @@
-//! `heft-tools import taskflux`: the queues of a TaskFlux node (TF01-TF11, TF23) as jobs with a routing key for each queue (C27) and raw
-//! payloads (M19).
+//! `heft-tools import taskflux`: the queues of a TaskFlux node (TF01-TF11, TF23) as jobs with a
+//! routing key for each queue (C27) and raw payloads (M19).
 //!
-//! Payloads stay in their files until they are written, so memory goes with the number of records, not with their size.
+//! Payloads stay in their files until they are written, so memory goes with the number of records,
+//! not with their size.
 
 mod bytes;
 mod files;
@@ -46,7 +47,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "taskflux", value_name = "NAME")]
     client: String,
 
-    /// Take every record of the log as newer than the snapshot, even if the first of them make exactly what is in it.
+    /// Take every record of the log as newer than the snapshot, even if the first of them make
+    /// exactly what is in it.
     #[arg(long)]
     whole_log: bool,
 }
@@ -88,7 +90,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let later = commands.get(already..).unwrap_or_default();
     later.iter().for_each(|(_, command)| state.apply(command));
     target.cap(&args.client, CAP, &mut summary)?;
-    let now = Micros::default().plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let now =
+        Micros::default().plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     let mut keys: BTreeMap<RoutingKey, String> = BTreeMap::new();
     for (name, queue) in state.queues {
         let key = key_of(&name)?;
@@ -188,7 +191,8 @@ fn key_of(name: &str) -> Result<RoutingKey, Failure> {
         }
     }
     let group = if encoded.is_empty() { GROUP_DEFAULT } else { &encoded };
-    routing_key(&format!("job.assign.{group}"), None).map_err(|error| Failure::Damaged(error.to_string()))
+    routing_key(&format!("job.assign.{group}"), None)
+        .map_err(|error| Failure::Damaged(error.to_string()))
 }
 
 /// The files that payloads lie in.
@@ -206,8 +210,9 @@ impl Sources {
         bytes.map_or(Ok(Vec::new()), |bytes| bytes.read(item.payload))
     }
 
-    /// How many of the first commands are in the snapshot. A node that is killed after it has made its snapshot and before it has
-    /// emptied its log leaves both; nothing but what they hold tells that.
+    /// How many of the first commands are in the snapshot. A node that is killed after it has made
+    /// its snapshot and before it has emptied its log leaves both; nothing but what they hold tells
+    /// that.
     fn already_in(
         &mut self,
         held: &State,
@@ -215,7 +220,8 @@ impl Sources {
         last_term: i32,
         commands: &[(i32, Command)],
     ) -> Result<usize, Failure> {
-        let Some(count) = usize::try_from(last_index).ok().and_then(|index| index.checked_add(1)) else {
+        let Some(count) = usize::try_from(last_index).ok().and_then(|index| index.checked_add(1))
+        else {
             return Ok(0);
         };
         let Some(first) = commands.get(..count) else { return Ok(0) };

@@ -1,5 +1,5 @@
-//! The blobs: their maps, the bytes of their chunks, and whether those that the log refers to are whole. Called by `verify` with
-//! what the log says.
+//! The blobs: their maps, the bytes of their chunks, and whether those that the log refers to are
+//! whole. Called by `verify` with what the log says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -109,22 +109,32 @@ pub(super) fn check(
             Ok(blob) => {
                 names.entry(blob).or_default().insert(file.name);
             }
-            Err(_) if file.name.starts_with(FREE) => (free, free_bytes) = (free + 1, free_bytes + file.len),
+            Err(_) if file.name.starts_with(FREE) => {
+                (free, free_bytes) = (free + 1, free_bytes + file.len)
+            }
             Err(_) => found.line(
                 &format!("{BLOBS}/{}", file.name),
-                format_args!("is no file of the leader's, which passes it over, {}", ByteSize(file.len)),
+                format_args!(
+                    "is no file of the leader's, which passes it over, {}",
+                    ByteSize(file.len)
+                ),
             ),
         }
     }
-    let mut look = Look { disk, owner, with_chunks, uses, scratch: vec![0; CHUNK_BYTES_MAX as usize] };
+    let mut look =
+        Look { disk, owner, with_chunks, uses, scratch: vec![0; CHUNK_BYTES_MAX as usize] };
     let mut looked: BTreeMap<Uuid, Verified> = BTreeMap::new();
     for (blob, names) in &names {
         looked.insert(*blob, look.at(*blob, names));
     }
-    // A leader that runs may have removed or finished some since the log was read: these are looked at again.
+    // A leader that runs may have removed or finished some since the log was read: these are looked
+    // at again.
     for _ in 0..STEADY_TRIES {
-        let bad: Vec<Uuid> =
-            looked.iter().filter(|(_, looked)| !looked.problems.is_empty()).map(|(blob, _)| *blob).collect();
+        let bad: Vec<Uuid> = looked
+            .iter()
+            .filter(|(_, looked)| !looked.problems.is_empty())
+            .map(|(blob, _)| *blob)
+            .collect();
         if bad.is_empty() || look.uses.is_none() {
             break;
         }
@@ -213,7 +223,9 @@ impl Look<'_> {
             return looked;
         }
         let opened = disk.open(&map_path, How::Read);
-        if used.is_none() && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        if used.is_none()
+            && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        {
             looked.lines.push((map_path, "was removed while this was looked at".to_owned()));
             return looked;
         }
@@ -257,14 +269,19 @@ impl Look<'_> {
             return looked;
         }
         if bad.is_empty() && used.is_some() && (map.seal.is_none() || !map.is_whole()) {
-            bad.push((map_path, SEAL_AT, format!("the blob is {what_for}, and its map says: {standing}")));
+            bad.push((
+                map_path,
+                SEAL_AT,
+                format!("the blob is {what_for}, and its map says: {standing}"),
+            ));
         }
         // Without the log a partial cannot be told from what has to be whole.
         if used.is_none() && map.seal.is_none() {
             return looked;
         }
-        let problems =
-            bad.into_iter().map(|(path, at, what)| Problem::new(full(disk, &path), Some(at), what, remedy));
+        let problems = bad
+            .into_iter()
+            .map(|(path, at, what)| Problem::new(full(disk, &path), Some(at), what, remedy));
         looked.problems.extend(problems);
         looked
     }
@@ -287,9 +304,9 @@ impl Look<'_> {
                 None => Some(format!(
                     "chunk {index} would have {len} bytes; a chunk has at most {CHUNK_BYTES_MAX}"
                 )),
-                Some(_) if at + u64::from(*len) > file_len => {
-                    Some(format!("chunk {index} of {len} bytes is cut off: the file has {file_len}"))
-                }
+                Some(_) if at + u64::from(*len) > file_len => Some(format!(
+                    "chunk {index} of {len} bytes is cut off: the file has {file_len}"
+                )),
                 Some(_) if !self.with_chunks => None,
                 Some(room) => match read_exact(&*file, at, room) {
                     Ok(()) => head
@@ -323,7 +340,8 @@ fn map_problems(map: &Map, path: &str, blob: Uuid) -> Vec<Bad> {
         }
     };
     // The list of checksums is what this digest is made of.
-    if let Some(seal) = map.seal.filter(|seal| seal.kind == DigestKind::ChunkList && map.is_whole()) {
+    if let Some(seal) = map.seal.filter(|seal| seal.kind == DigestKind::ChunkList && map.is_whole())
+    {
         let mut crcs = ChunkCrcs::default();
         map.chunks.iter().for_each(|(index, (head, _))| crcs.insert(&plan, *index, head.crc_raw));
         if crcs.digest(&plan) != seal {

@@ -1,5 +1,5 @@
-//! The files of the log: segments, snapshots, and the payloads that the state needs. Called by `verify` with the files that were
-//! there when it began to look.
+//! The files of the log: segments, snapshots, and the payloads that the state needs. Called by
+//! `verify` with the files that were there when it began to look.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,7 @@ use heft::units::ByteSize;
 use super::super::end_before;
 use super::{Found, Problem};
 
-const SEGMENT_REMEDY: &str =
-    "bring the file back from a copy; a leader refuses to start without what it says, and changes nothing";
+const SEGMENT_REMEDY: &str = "bring the file back from a copy; a leader refuses to start without what it says, and changes nothing";
 const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind it: a leader begins with those, and \
                                puts this one aside. Else bring it back from a copy";
 
@@ -26,7 +25,11 @@ const PAYLOAD_REMEDY: &str = "bring the file back from a copy; without it the jo
                               result cannot be had: then submit it again";
 
 /// Checks them all. Gives what a leader would begin with, if it would.
-pub(super) fn check(disk: &dyn Disk, owner: Owner, files: &Files) -> anyhow::Result<(Found, Option<Loaded>)> {
+pub(super) fn check(
+    disk: &dyn Disk,
+    owner: Owner,
+    files: &Files,
+) -> anyhow::Result<(Found, Option<Loaded>)> {
     let mut found = Found::default();
     let lens: BTreeMap<String, u64> =
         disk.list(format::CONSENSUS)?.into_iter().map(|file| (file.name, file.len)).collect();
@@ -66,7 +69,8 @@ fn segments(
     len_of: &dyn Fn(FileNo) -> ByteSize,
     found: &mut Found,
 ) {
-    // What is before the older of the two snapshots that are kept may have been removed; some files stay for their payloads.
+    // What is before the older of the two snapshots that are kept may have been removed; some files
+    // stay for their payloads.
     let cut_to = files.snapshots.iter().rev().take(2).min().copied().unwrap_or(0);
     let mut expected: Option<u64> = None;
     for (place, first) in files.segments.iter().enumerate() {
@@ -74,8 +78,10 @@ fn segments(
             && first.saturating_sub(1) > cut_to
         {
             let file = FileNo::log(expected);
-            let what =
-                format!("the file with the records {expected} to {} is missing", first.saturating_sub(1));
+            let what = format!(
+                "the file with the records {expected} to {} is missing",
+                first.saturating_sub(1)
+            );
             found.problem(Problem::new(full(disk, &file.path()), None, what, SEGMENT_REMEDY));
         }
         let (file, mut names) = (FileNo::log(*first), Names::default());
@@ -103,7 +109,7 @@ fn segments(
                 )
             }
             (Ok(Tail { torn, at, .. }), None) => format!(
-                "{records}, {}; {torn} bytes from offset {at} on are no whole records: on their way, or cut by the next leader",
+                "{records}, {}; {torn} bytes from offset {at} on are not whole records: on their way, or cut by the next leader",
                 len_of(file)
             ),
             (Err(error), _) => {
@@ -128,7 +134,8 @@ fn snapshots(
         let file = FileNo::snapshot(*index);
         let read = snapshot::read(disk, owner, *index, &mut Names::default());
         match (snapshot::verify(disk, owner, *index), &read) {
-            // A leader may begin with one of the newest two, and sees to it that what these need is there.
+            // A leader may begin with one of the newest two, and sees to it that what these need is
+            // there.
             (Ok(jobs), _) if age >= 2 => {
                 found.line(
                     &file.path(),
@@ -136,7 +143,9 @@ fn snapshots(
                 );
                 continue;
             }
-            (Ok(jobs), _) => found.line(&file.path(), format_args!("{jobs} jobs, {}", len_of(file))),
+            (Ok(jobs), _) => {
+                found.line(&file.path(), format_args!("{jobs} jobs, {}", len_of(file)))
+            }
             (Err(error), read) => {
                 found.line(&file.path(), format_args!("{}; see below", len_of(file)));
                 let remedy = if read.is_ok() { PAYLOAD_REMEDY } else { SNAPSHOT_REMEDY };
@@ -153,7 +162,8 @@ fn snapshots(
                 Kind::Metadata | Kind::Map => true,
             };
             if !is_there {
-                let what = format!("it is missing, and {} needs payloads that are in it", file.path());
+                let what =
+                    format!("it is missing, and {} needs payloads that are in it", file.path());
                 found.problem(Problem::new(full(disk, &pin.path()), None, what, SEGMENT_REMEDY));
             }
         }
@@ -207,8 +217,10 @@ fn payloads(disk: &dyn Disk, needed: BTreeMap<(FileNo, u64), (Place, String)>, f
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let such = payloads.first().map(|(_, what)| what.as_str()).unwrap_or_default();
-                let what =
-                    format!("it is missing, and {} payloads are in it, such as {such}", payloads.len());
+                let what = format!(
+                    "it is missing, and {} payloads are in it, such as {such}",
+                    payloads.len()
+                );
                 found.problem(Problem::new(full(disk, &path), None, what, PAYLOAD_REMEDY));
                 continue;
             }
@@ -242,7 +254,10 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
     let replay = &loaded.replay;
     for job in replay.state.jobs() {
         let lacks = match &job.phase {
-            Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } | Phase::Dead { .. } => {
+            Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. }
+            | Phase::Dead { .. } => {
                 let owner = request_of(job);
                 (!replay.inputs.contains_key(&owner))
                     .then(|| format!("no record has the request of job {owner}"))
@@ -253,7 +268,10 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
             }
             Phase::Done {
                 ending:
-                    Ending::Cancelled { .. } | Ending::Gathered { .. } | Ending::Orphaned | Ending::Failed { .. },
+                    Ending::Cancelled { .. }
+                    | Ending::Gathered { .. }
+                    | Ending::Orphaned
+                    | Ending::Failed { .. },
                 ..
             } => None,
         };

@@ -1,7 +1,9 @@
-//! `heft-tools log verify`: every file of a data directory against its checksums, and every reference from one file to another.
+//! `heft-tools log verify`: every file of a data directory against its checksums, and every
+//! reference from one file to another.
 //!
-//! What is reported as a problem is what a leader would refuse, lose or trip over; what it repairs by itself is a note. It reads
-//! as a leader does that starts, and then the rest. A leader may be running: what changed while it was read is read again.
+//! What is reported as a problem is what a leader would refuse, lose or trip over; what it repairs
+//! by itself is a note. It reads as a leader does that starts, and then the rest. A leader may be
+//! running: what changed while it was read is read again.
 
 mod blobs;
 mod files;
@@ -50,7 +52,12 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(file: String, offset: Option<u64>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn new(
+        file: String,
+        offset: Option<u64>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Problem { file, offset, what: what.into(), remedy: remedy.into(), unreadable: false }
     }
 
@@ -59,10 +66,19 @@ impl Problem {
         let (file, offset, what) = match error {
             StoreError::Io { file, doing, error, .. } => {
                 let what = format!("cannot {doing} it: {error}");
-                let remedy = "let this user read it, or look after the disk, and look again".to_owned();
-                return Problem { file: file.clone(), offset: None, what, remedy, unreadable: true };
+                let remedy =
+                    "let this user read it, or look after the disk, and look again".to_owned();
+                return Problem {
+                    file: file.clone(),
+                    offset: None,
+                    what,
+                    remedy,
+                    unreadable: true,
+                };
             }
-            StoreError::Damage { file, offset, what, .. } => (file.clone(), Some(*offset), what.clone()),
+            StoreError::Damage { file, offset, what, .. } => {
+                (file.clone(), Some(*offset), what.clone())
+            }
             StoreError::Marker { file, expected, found, .. } => {
                 let what = format!("it begins with {found:02X?} where {expected:02X?} is expected");
                 (file.clone(), Some(0), what)
@@ -144,7 +160,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&disk, &found, state.as_ref())?;
     Ok(match found.problems.as_slice() {
         [] => ExitCode::SUCCESS,
-        problems if problems.iter().all(|problem| problem.unreadable) => ExitCode::from(UNAVAILABLE),
+        problems if problems.iter().all(|problem| problem.unreadable) => {
+            ExitCode::from(UNAVAILABLE)
+        }
         _ => ExitCode::from(DAMAGED),
     })
 }
@@ -172,11 +190,11 @@ fn print(disk: &dyn Disk, found: &Found, loaded: Option<&Loaded>) -> io::Result<
     out.flush()
 }
 
-/// Whose the directory is. If that cannot be read, another file may tell, so that the rest can be checked.
+/// Whose the directory is. If that cannot be read, another file may tell, so that the rest can be
+/// checked.
 fn owner(disk: &dyn Disk, found: &mut Found) -> anyhow::Result<Option<Owner>> {
     let path = "consensus/metadata";
-    let remedy =
-        "bring it back from a copy: without it no leader starts, and everything else is as good as before";
+    let remedy = "bring it back from a copy: without it no leader starts, and everything else is as good as before";
     match format::owner_of(disk) {
         Ok(Some(owner)) => {
             let len = disk
@@ -215,7 +233,8 @@ fn owner(disk: &dyn Disk, found: &mut Found) -> anyhow::Result<Option<Owner>> {
     }))
 }
 
-/// The files of the log. If there are problems, and the leader has begun or removed files meanwhile, it is looked again.
+/// The files of the log. If there are problems, and the leader has begun or removed files
+/// meanwhile, it is looked again.
 fn steady_log(disk: &dyn Disk, owner: Owner) -> anyhow::Result<(Found, Option<Loaded>)> {
     let mut before = Files::list(disk).map_err(Failure::from)?;
     let mut tries = super::STEADY_TRIES;

@@ -1,4 +1,5 @@
-//! One direction of a connection: what waits to be sent, what is on the wire, and where it will be cut.
+//! One direction of a connection: what waits to be sent, what is on the wire, and where it will be
+//! cut.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::ends::Out;
 struct Piece {
     bytes: Bytes,
     ends: Ends,
-    /// The bytes of a chunk that passes through go here; nothing behind it is sent before.
+    /// The bytes of a chunk on the splice path go here; nothing behind it is sent before.
     place: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Sent {
 }
 
 /// One direction. At most `capacity` bytes are on the wire.
-pub(crate) struct Lane {
+pub(crate) struct Pipe {
     outbox: VecDeque<Piece>,
     pub(crate) outbox_bytes: usize,
     wire: VecDeque<Bytes>,
@@ -47,9 +48,9 @@ pub(crate) struct Lane {
     pub(crate) chunks_came: u64,
 }
 
-impl Lane {
+impl Pipe {
     pub(crate) fn new(capacity: usize, copies: bool, cut_at: Option<u64>) -> Self {
-        Lane {
+        Pipe {
             outbox: VecDeque::new(),
             outbox_bytes: 0,
             wire: VecDeque::new(),
@@ -96,9 +97,10 @@ impl Lane {
         self.outbox.push_back(Piece { bytes: Bytes::new(), ends: Ends::Chunk, place: true });
     }
 
-    /// The bytes of the chunk that passes through are here.
+    /// The bytes of the chunk on the splice path are here.
     pub(crate) fn fill_place(&mut self, bytes: Bytes) {
-        let place = self.outbox.iter_mut().find(|piece| piece.place).expect("there is a place for it");
+        let place =
+            self.outbox.iter_mut().find(|piece| piece.place).expect("there is a place for it");
         self.outbox_bytes += bytes.len();
         (place.bytes, place.place) = (bytes, false);
     }
