@@ -50,7 +50,7 @@ fn a_result_for_a_job_that_waits_changes_nothing() {
 #[test]
 fn a_result_for_a_job_that_runs_elsewhere_changes_nothing_and_buys_no_credit() {
     let mut rig = leased();
-    rig.stock("s1", "calcB", 1);
+    rig.classic("s1", "calcB", 1);
     rig.submit(job_for("calcB", 2));
     rig.skip_to("s1: assign j2#1");
     rig.submit(job_for("calcB", 3));
@@ -188,7 +188,7 @@ fn c30_a_result_that_could_be_anybodys_does_not_count() {
     rig.skip_to("w1/2: result refused j1");
     // Of a worker that is told no attempts.
     let mut rig = lost_assignment();
-    rig.stock("s1", "calcB", 1);
+    rig.classic("s1", "calcB", 1);
     rig.ack_of("s1", 1, 1, 1);
     rig.skip_to("s1: result refused j1");
     // Another has been given that attempt meanwhile: whose it is cannot be told.

@@ -193,8 +193,8 @@ fn s22_a_dead_child_is_no_entry_of_the_dead_letter_queue_and_counts_once() {
 fn s22_c17_a_childs_result_lost_at_its_worker_is_lost_although_others_match() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.submit(job_to_all(1));
     rig.skip();
     let (conn, child) = (rig.conn("s1"), rig.child(1, "s1"));

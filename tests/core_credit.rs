@@ -35,7 +35,7 @@ fn held(rig: &Rig, worker: &str) -> usize {
 #[test]
 fn cr01_a_first_credit_of_one_is_one_job() {
     let mut rig = with_jobs(3);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     assert_eq!((rig.room("s1"), held(&rig, "s1")), (0, 1));
 }
@@ -43,9 +43,9 @@ fn cr01_a_first_credit_of_one_is_one_job() {
 #[test]
 fn cr02_c16_a_first_credit_is_whatever_the_worker_sends() {
     let mut rig = with_jobs(9);
-    rig.stock("s1", "calcA", 4);
+    rig.classic("s1", "calcA", 4);
     rig.skip();
-    rig.stock("s2", "calcA", 3);
+    rig.classic("s2", "calcA", 3);
     rig.skip();
     assert_eq!((held(&rig, "s1"), held(&rig, "s2")), (4, 3));
 }
@@ -109,7 +109,7 @@ fn cr04_credits_of_nought_and_below_are_ignored_even_as_the_first() {
 #[test]
 fn cr04_billions_are_cut_to_ten_thousand_and_do_not_add_up() {
     let mut rig = Rig::new();
-    rig.stock("s1", "calcA", i32::MAX);
+    rig.classic("s1", "calcA", i32::MAX);
     rig.credit("s1", i32::MAX);
     rig.credit("s1", 10_001);
     rig.expect([]);
@@ -124,7 +124,7 @@ fn cr04_billions_are_cut_to_ten_thousand_and_do_not_add_up() {
 #[test]
 fn cr05_every_assignment_takes_one_credit() {
     let mut rig = with_jobs(0);
-    rig.stock("s1", "calcA", 3);
+    rig.classic("s1", "calcA", 3);
     for number in 1..=3 {
         rig.submit(job(number));
         rig.skip();
@@ -135,7 +135,7 @@ fn cr05_every_assignment_takes_one_credit() {
 #[test]
 fn cr06_cr07_an_ack_gives_no_credit_back_the_workers_own_message_does() {
     let mut rig = with_jobs(2);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);
     rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1", "alice: result j1"]);
@@ -159,7 +159,7 @@ fn cr08_nothing_but_an_assignment_takes_credit() {
 #[test]
 fn cr09_c17_a_classic_worker_that_leaks_a_credit_gets_it_back_after_a_while_without_work() {
     let mut rig = with_jobs(3);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);
     rig.skip();
@@ -179,7 +179,7 @@ fn cr09_c17_a_classic_worker_that_leaks_a_credit_gets_it_back_after_a_while_with
 #[test]
 fn cr09_a_credit_counts_as_leaked_only_that_long_after_the_last_ack() {
     let mut rig = with_jobs(3);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);
     rig.skip();
@@ -197,7 +197,7 @@ fn cr09_a_credit_counts_as_leaked_only_that_long_after_the_last_ack() {
 #[test]
 fn cr09_a_classic_worker_that_leaked_all_its_credits_gets_them_all_back() {
     let mut rig = with_jobs(6);
-    rig.stock("s1", "calcA", 3);
+    rig.classic("s1", "calcA", 3);
     rig.skip();
     for number in 1..=3 {
         rig.ack("s1", number);
@@ -235,7 +235,7 @@ fn cr10_a_worker_that_never_offered_is_given_nothing() {
 #[test]
 fn c17_credit_is_bounded_by_the_first_offer_and_the_answers_to_what_was_sent() {
     let mut rig = with_jobs(9);
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.skip();
     rig.credit("s1", 1);
     rig.expect([]);
@@ -256,7 +256,7 @@ fn c17_credit_is_bounded_by_the_first_offer_and_the_answers_to_what_was_sent() {
 #[test]
 fn c17_credit_that_overtakes_the_answer_it_is_for_counts_with_that_answer() {
     let mut rig = with_jobs(9);
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.skip();
     // The answer for the first is large, and takes until it is kept.
     rig.credit("s1", 1);
@@ -373,7 +373,7 @@ fn cp02_cp03_without_a_usable_number_the_cap_is_four_and_it_is_at_least_one() {
 fn cp04_the_count_goes_up_with_an_assignment_and_down_with_ack_dlq_requeue_and_cancel() {
     let mut rig = Rig::with(Config { attempts_max: 2, ..Config::default() });
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     let count_after = |rig: &mut Rig, expected: u32| {
         rig.skip();
         assert_eq!(rig.running("alice"), expected);
@@ -388,12 +388,12 @@ fn cp04_the_count_goes_up_with_an_assignment_and_down_with_ack_dlq_requeue_and_c
     rig.close("s1");
     rig.expect(["+requeue j2#1 WorkerLost counts now"]);
     count_after(&mut rig, 0);
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     count_after(&mut rig, 1);
     rig.close("s2");
     rig.expect(["+dlq j2#2 WorkerLost", "alice: result j2"]);
     count_after(&mut rig, 0);
-    rig.stock("s3", "calcA", 1);
+    rig.classic("s3", "calcA", 1);
     rig.submit(job(3));
     count_after(&mut rig, 1);
     rig.cancel(3);
@@ -446,7 +446,7 @@ fn cp05_a_client_that_comes_back_finds_its_running_jobs_counted() {
 #[test]
 fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
     let mut rig = with_jobs(1);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     let conn = rig.conn("s1");
     let patterns = vec!["job.assign.calcB".to_owned()];
@@ -476,7 +476,7 @@ fn a_connection_that_names_another_client_gets_no_results_of_the_first() {
         cap: None,
         peer: ClientPeer::Heft,
     });
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);
     rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1"]);

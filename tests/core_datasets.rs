@@ -207,7 +207,7 @@ fn c14_another_content_under_the_same_id_is_not_the_dataset() {
 #[test]
 fn c14_unknown_datasets_count_for_nobody_and_a_named_policy_does_not_look_at_data() {
     let mut rig = with_datasets(&[]);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(naming(1, &["unknown"]));
     rig.skip_to("s1: assign j1#1");
 
@@ -496,7 +496,7 @@ fn rt04_a_job_is_not_made_to_wait_for_the_worker_that_just_lost_it() {
 fn c01_a_classic_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them_all() {
     let mut rig = with_datasets(&["a", "b"]);
     rig.note_waiting();
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.submit(naming(1, &["a", "b"]));
     rig.expect([
@@ -520,7 +520,7 @@ fn c01_a_classic_worker_gets_a_job_with_datasets_only_where_its_agent_holds_them
 
 /// A classic worker with room, and an agent that serves it.
 fn with_agent(rig: &mut Rig, room: i32) {
-    rig.stock("s1", "calcA", room);
+    rig.classic("s1", "calcA", room);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: Some(worker_id("agent")) });
 }
@@ -627,7 +627,7 @@ fn c01_an_agent_is_asked_for_no_more_than_its_worker_has_room_for() {
 #[test]
 fn a_classic_worker_that_acknowledged_a_classic_put_is_as_good_as_any_that_holds_it() {
     let mut rig = with_datasets(&["a"]);
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.worker("w1", "calcA", 2);
     rig.submit(naming(1, &["a"]));
     rig.skip_to("w1: assign j1#1");
@@ -639,7 +639,7 @@ fn a_classic_worker_that_acknowledged_a_classic_put_is_as_good_as_any_that_holds
 #[test]
 fn a_job_that_classic_workers_cannot_have_goes_to_the_first_heft_worker_with_room() {
     let mut rig = with_datasets(&["a"]);
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     for number in 1..100 {
         rig.submit(naming(number, &["a"]));
         rig.skip();
@@ -659,7 +659,7 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
     rig.client("bob");
     rig.client_with_cap("capped", Some(1));
     rig.skip();
-    rig.stock("s1", "calcA calcB", 1);
+    rig.classic("s1", "calcA calcB", 1);
     let mut strand = |submission: Submission| {
         rig.submit(submission);
         rig.skip();
@@ -688,7 +688,7 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
         client: "bob".into(),
         ..job_for("calcB", 501)
     });
-    rig.stock("s2", "calcB", 2);
+    rig.classic("s2", "calcB", 2);
     holds(&mut rig, "s2", "a", 0);
     // Smaller numbers go first, and the one that is at its cap then gets no more.
     rig.expect([
@@ -704,7 +704,7 @@ fn a_stranded_job_is_found_behind_any_number_of_others() {
 #[test]
 fn s22_a_job_to_all_goes_to_those_that_can_have_its_datasets_and_is_refused_if_none_can() {
     let mut rig = with_datasets(&["a"]);
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     let to_all = |number| Submission { datasets: vec![cache("a")], ..job_to_all(number) };
     rig.submit(to_all(1));
     rig.expect(["alice: refused j1 1 without datasets for job.assign.calcA"]);
@@ -725,7 +725,7 @@ fn every_reason_for_not_getting_a_job_is_named() {
     assert_eq!(explained(&rig, 1).waits, Some(WaitsFor::Worker));
     assert_eq!(rig.broker.explain(id(99)), None);
     rig.worker("other", "calcB", 1);
-    rig.stock("stock", "calcA", 1);
+    rig.classic("stock", "calcA", 1);
     rig.hello("full", WorkerClass::Leasing, "calcA", Some(1));
     let explanation = explained(&rig, 1);
     let expected =

@@ -194,7 +194,7 @@ fn s22_an_announced_job_to_all_goes_to_the_workers_that_match_when_it_is_taken()
     let mut rig = Rig::new();
     rig.client("alice");
     rig.worker("w1", "calcA", 1);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(Submission { to_all: true, ..announced(1) });
     rig.expect(["+announce j1"]);
     rig.worker("w2", "calcA", 1);
@@ -216,7 +216,7 @@ fn s22_an_announced_job_to_all_without_a_worker_when_it_could_be_taken_fails() {
     rig.client("alice");
     rig.submit(Submission { inputs: Inputs::Expected, ..job_to_all(1) });
     rig.expect(["alice: refused j1 no worker for job.assign.calcA"]);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(Submission { to_all: true, ..announced(1) });
     rig.expect(["alice: refused j1 1 classic workers for job.assign.calcA, 67108864 of 4194304"]);
     rig.submit(Submission { inputs: Inputs::Expected, ..job_to_all(1) });

@@ -22,7 +22,7 @@ fn m19_raw_jobs_go_only_where_they_are_read_and_hold_nobody_up() {
     let mut rig = Rig::new();
     rig.client_with_cap("alice", Some(500));
     rig.skip();
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.worker("w1", "calcA", 1);
     for number in 1..=200 {
         rig.submit(raw(number));
@@ -84,7 +84,7 @@ fn m19_who_waits_for_a_worker_that_takes_raw_payloads_is_told_so() {
 fn m19_a_raw_job_that_requires_a_worker_is_refused_where_none_reads_it() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(Submission { require_worker: true, ..raw(1) });
     rig.expect(["alice: refused j1 1 for job.assign.calcA without raw payloads"]);
     rig.credit("s1", 1);
@@ -102,7 +102,7 @@ fn m19_a_raw_job_that_requires_a_worker_is_refused_where_none_reads_it() {
 fn s22_a_job_to_all_has_a_child_for_each_worker_that_reads_it() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.worker("w1", "calcA", 1);
     rig.minimal("f0", "calcA");
     rig.submit(Submission { to_all: true, ..raw(1) });
@@ -119,7 +119,7 @@ fn rt04_a_result_that_was_lost_is_asked_of_no_worker_that_cannot_read_the_job() 
     rig.minimal("f0", "calcA");
     rig.submit(raw(1));
     rig.skip();
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.outcome("f0", 1, Outcome::ResultLost);
     rig.expect(["+dlq j1#1 ResultLost", "alice: result j1"]);
     assert!(rig.broker.workers().any(|worker| worker.id == worker_id("s1")));
@@ -135,7 +135,7 @@ fn c08_jobs_with_files_in_folders_go_only_to_ours_and_hold_nobody_up() {
     let mut rig = Rig::new();
     rig.client_with_cap("alice", Some(500));
     rig.skip();
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     for number in 1..=200 {
         rig.submit(in_folders(number));
         rig.skip();
@@ -154,7 +154,7 @@ fn c08_who_waits_for_a_worker_that_takes_folders_is_told_so_however_large_the_jo
     let mut rig = Rig::new();
     rig.note_waiting();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(in_folders(1));
     rig.expect([
         "+enqueue j1",

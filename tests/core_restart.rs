@@ -51,7 +51,7 @@ fn a_job_whose_leader_is_killed_again_and_again_waits_for_none_of_it() {
     let mut rig = killed_with(WorkerClass::Classic, Config::default());
     rig.expect(["+requeue j1#1 WorkerLost free now"]);
     for attempt in 2..8 {
-        rig.stock("y", "calcA", 1);
+        rig.classic("y", "calcA", 1);
         rig.skip_to(&format!("+assign j1#{attempt} y"));
         let state = rig.broker.state().clone();
         rig.restart(state);
@@ -63,7 +63,7 @@ fn a_job_whose_leader_is_killed_again_and_again_waits_for_none_of_it() {
 fn s22_the_child_that_a_classic_worker_had_ends_at_once() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("x", "calcA", 1);
+    rig.classic("x", "calcA", 1);
     rig.worker("w1", "calcA", 1);
     rig.submit(job_to_all(1));
     rig.skip();
@@ -79,7 +79,7 @@ fn s22_the_child_that_a_classic_worker_had_ends_at_once() {
 fn s22_a_child_that_waits_for_a_busy_classic_worker_ends_at_once_and_one_for_ours_is_kept() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("x", "calcA", 1);
+    rig.classic("x", "calcA", 1);
     rig.submit(job(1));
     rig.skip_to("x: assign j1#1");
     rig.worker("w1", "calcA", 1);

@@ -35,7 +35,7 @@ fn leased() -> Rig {
 fn in_back_off() -> Rig {
     let mut rig = queued();
     for _ in 0..2 {
-        rig.stock("s1", "calcA", 1);
+        rig.classic("s1", "calcA", 1);
         rig.skip();
         rig.close("s1");
         rig.skip();
@@ -57,7 +57,7 @@ fn dead_with(config: Config) -> Rig {
     rig.client("alice");
     rig.submit(job(1));
     rig.skip();
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.close("s1");
     rig.skip();
@@ -184,7 +184,7 @@ fn a_dead_jobs_answer_is_kept_for_its_client_too() {
     rig.client("alice");
     rig.submit(job(1));
     rig.skip();
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.close("alice");
     rig.close("s1");
@@ -575,7 +575,7 @@ fn a_job_that_is_cancelled_forgotten_and_submitted_again_in_back_off_waits_once(
     rig.submit(job(1));
     rig.skip();
     for _ in 0..2 {
-        rig.stock("s1", "calcA", 1);
+        rig.classic("s1", "calcA", 1);
         rig.skip();
         rig.close("s1");
         rig.skip();

@@ -37,7 +37,7 @@ fn assert_about(wait: Duration, seconds: u64) {
 #[test]
 fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_classic_worker() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.pass(Duration::from_millis(799));
     rig.expect([]);
@@ -48,7 +48,7 @@ fn rt01_rt02_an_ack_timeout_requeues_the_job_of_a_classic_worker() {
 #[test]
 fn rt02_c06_without_the_flag_a_classic_workers_job_is_safe_while_its_connection_lives() {
     let mut rig = submitted(Config::default());
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.skip();
     rig.pass(SECOND * 86_400);
     rig.expect([]);
@@ -59,7 +59,7 @@ fn rt02_c06_without_the_flag_a_classic_workers_job_is_safe_while_its_connection_
 #[test]
 fn rt03_ack_timeouts_double_from_one_second_to_thirty_and_the_sixth_is_the_last() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 10);
+    rig.classic("s1", "calcA", 10);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     for (attempt, seconds) in (1..).zip([1, 2, 4, 8, 16, 30]) {
         let until = rig.worker_named("s1").held[&id(1)].until.unwrap();
@@ -82,7 +82,7 @@ fn rt03_ack_timeouts_double_from_one_second_to_thirty_and_the_sixth_is_the_last(
 fn rt03_c06_a_first_loss_is_requeued_at_once_then_after_one_second_doubling_to_thirty() {
     let mut rig = submitted(Config { attempts_max: 9, ..Config::default() });
     for (attempt, seconds) in (1..).zip([0, 1, 2, 4, 8, 16, 30, 30]) {
-        rig.stock("s1", "calcA", 1);
+        rig.classic("s1", "calcA", 1);
         rig.skip();
         rig.close("s1");
         let when = if seconds == 0 { "now" } else { "later" };
@@ -97,12 +97,12 @@ fn rt03_c06_a_first_loss_is_requeued_at_once_then_after_one_second_doubling_to_t
 fn rt03_a_job_in_back_off_is_given_out_when_its_time_has_come_and_not_before() {
     let mut rig = submitted(Config::default());
     for _ in 0..2 {
-        rig.stock("s1", "calcA", 1);
+        rig.classic("s1", "calcA", 1);
         rig.skip();
         rig.close("s1");
         rig.skip();
     }
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.expect([]);
     let wait = rig.wait_of(1);
     rig.pass(wait - Duration::from_micros(1));
@@ -114,9 +114,9 @@ fn rt03_a_job_in_back_off_is_given_out_when_its_time_has_come_and_not_before() {
 #[test]
 fn rt04_a_resend_goes_to_another_worker_with_credit() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 9);
+    rig.classic("s1", "calcA", 9);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.pass(SECOND * 6 / 5);
     rig.expect([
         "s1: abandon j1#1",
@@ -129,9 +129,9 @@ fn rt04_a_resend_goes_to_another_worker_with_credit() {
 #[test]
 fn rt04_a_resend_goes_to_the_same_worker_where_no_other_has_credit() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.skip();
-    rig.stock("s2", "calcB", 9);
+    rig.classic("s2", "calcB", 9);
     rig.pass(SECOND * 6 / 5);
     rig.expect([
         "s1: abandon j1#1",
@@ -145,10 +145,10 @@ fn rt04_a_resend_goes_to_the_same_worker_where_no_other_has_credit() {
 fn rt04_a_job_that_a_lost_classic_worker_may_run_still_goes_to_one_of_ours_first() {
     for (has_room, to) in [(true, "w1"), (false, "s2")] {
         let mut rig = submitted(Config::default());
-        rig.stock("s1", "calcA", 1);
+        rig.classic("s1", "calcA", 1);
         rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
         // It has more credit, and would be chosen.
-        rig.stock("s2", "calcA", 9);
+        rig.classic("s2", "calcA", 9);
         rig.hello("w1", WorkerClass::Leasing, "calcA", Some(1));
         if has_room {
             rig.credit("w1", 1);
@@ -163,11 +163,11 @@ fn rt04_a_job_that_a_lost_classic_worker_may_run_still_goes_to_one_of_ours_first
 #[test]
 fn rt05_a_lost_classic_workers_jobs_are_requeued_at_once() {
     let mut rig = submitted(Config::default());
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.skip();
     rig.submit(job(2));
     rig.skip();
-    rig.stock("s2", "calcA", 2);
+    rig.classic("s2", "calcA", 2);
     rig.close("s1");
     rig.expect([
         "+requeue j1#1 WorkerLost counts now",
@@ -185,7 +185,7 @@ fn rt05_a_lost_classic_workers_jobs_are_requeued_at_once() {
 fn rt06_what_could_not_be_sent_is_requeued_and_does_not_count() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.delay_commits();
     rig.submit(job(1));
     rig.expect(["+enqueue j1"]);
@@ -201,9 +201,9 @@ fn rt06_what_could_not_be_sent_is_requeued_and_does_not_count() {
 #[test]
 fn rt08_a_resend_leaves_the_counts_of_client_and_old_owner_right() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.pass(SECOND * 6 / 5);
     rig.skip();
     let held = |rig: &Rig, name: &str| rig.worker_named(name).held.len();
@@ -213,9 +213,9 @@ fn rt08_a_resend_leaves_the_counts_of_client_and_old_owner_right() {
 #[test]
 fn rt08_c07_the_late_ack_of_a_timed_out_attempt_is_the_result() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.pass(SECOND * 6 / 5);
     rig.skip();
     rig.ack("s1", 1);
@@ -234,7 +234,7 @@ fn rt08_c07_the_late_ack_of_a_timed_out_attempt_is_the_result() {
 #[test]
 fn rt08_c07_a_late_ack_while_the_job_waits_again_is_the_result() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.pass(SECOND * 6 / 5);
     rig.skip();
@@ -248,9 +248,9 @@ fn rt08_c07_a_late_ack_while_the_job_waits_again_is_the_result() {
 #[test]
 fn c07_of_two_results_on_their_way_the_first_counts_and_the_second_is_dropped() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.pass(SECOND * 6 / 5);
     rig.skip();
     rig.delay_commits();
@@ -265,7 +265,7 @@ fn c07_of_two_results_on_their_way_the_first_counts_and_the_second_is_dropped() 
 #[test]
 fn c07_a_result_that_overtakes_its_requeue_ends_the_job() {
     let mut rig = submitted(ack_timeouts());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.delay_commits();
     rig.pass(SECOND * 6 / 5);
@@ -341,7 +341,7 @@ fn dl01_the_history_of_attempts_that_do_not_count_is_bounded() {
 
 fn dead(config: Config) -> Rig {
     let mut rig = submitted(Config { attempts_max: 1, ..config });
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.close("s1");
     rig.expect(["+dlq j1#1 WorkerLost", "alice: result j1"]);
@@ -357,7 +357,7 @@ fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
         (rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()),
         (0, 0, 0)
     );
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.expect(["+assign j1.2#2 s2", "s2: assign j1.2#2"]);
     rig.submit(job(1));
     rig.expect(["alice: submitted j1.2 Running behind 0"]);
@@ -372,7 +372,7 @@ fn dl02_a_revived_job_has_all_its_attempts_again_and_can_die_again() {
     let mut rig = dead(Config::default());
     rig.operate(Operation::Revive { job: None });
     rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.skip();
     rig.close("s2");
     rig.expect(["+dlq j1.2#2 WorkerLost", "alice: result j1.2"]);
@@ -396,7 +396,7 @@ fn dl02_all_dead_jobs_are_revived_or_purged_with_one_answer() {
         let mut rig = dead(Config::default());
         rig.submit(job(2));
         rig.skip();
-        rig.stock("s2", "calcA", 1);
+        rig.classic("s2", "calcA", 1);
         rig.skip();
         rig.close("s2");
         rig.skip();
@@ -456,7 +456,7 @@ fn dl02_a_dead_job_is_kept_until_someone_decides() {
 #[test]
 fn c07_a_result_that_comes_after_the_dlq_is_too_late() {
     let mut rig = submitted(Config { attempts_max: 1, ..ack_timeouts() });
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.pass(SECOND * 2);
     rig.expect(["s1: abandon j1#1", "+dlq j1#1 TimedOut", "alice: result j1"]);
@@ -467,7 +467,7 @@ fn c07_a_result_that_comes_after_the_dlq_is_too_late() {
 #[test]
 fn c17_a_result_lost_at_its_worker_goes_to_another_and_never_back() {
     let mut rig = submitted(Config::default());
-    rig.stock("s1", "calcA", 9);
+    rig.classic("s1", "calcA", 9);
     rig.skip();
     rig.hello("s2", WorkerClass::Classic, "calcA", None);
     rig.outcome("s1", 1, Outcome::ResultLost);
@@ -481,9 +481,9 @@ fn c17_a_result_lost_at_its_worker_goes_to_another_and_never_back() {
 #[test]
 fn c17_a_result_lost_at_the_only_worker_is_dead_as_lost() {
     let mut rig = submitted(Config::default());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
-    rig.stock("s2", "calcB", 1);
+    rig.classic("s2", "calcB", 1);
     rig.outcome("s1", 1, Outcome::ResultLost);
     rig.expect(["+dlq j1#1 ResultLost", "alice: result j1"]);
     let Phase::Dead { why, .. } = rig.job(1).phase else { panic!("it is dead") };
@@ -493,7 +493,7 @@ fn c17_a_result_lost_at_the_only_worker_is_dead_as_lost() {
 #[test]
 fn c17_a_duplicate_answer_for_a_job_that_has_its_result_changes_nothing() {
     let mut rig = submitted(Config::default());
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.skip();
     rig.ack("s1", 1);
     rig.skip();
@@ -543,7 +543,7 @@ fn a_job_goes_back_to_the_worker_without_room_when_the_other_one_left() {
     let mut rig = submitted(Config::default());
     rig.worker("full", "calcA", 1);
     rig.skip();
-    rig.stock("other", "calcA", 0);
+    rig.classic("other", "calcA", 0);
     rig.outcome("full", 1, Outcome::Lacks(Lack::Room));
     rig.expect(["+requeue j1#1 DiskFull free now"]);
     rig.credit("full", 1);
@@ -587,7 +587,7 @@ fn an_attempt_whose_worker_cannot_use_its_directory_does_not_count_and_goes_else
     let mut rig = submitted(Config { attempts_max: 1, ..Config::default() });
     rig.worker("broken", "calcA", 1);
     rig.skip();
-    rig.stock("other", "calcA", 0);
+    rig.classic("other", "calcA", 0);
     rig.outcome("broken", 1, Outcome::Lacks(Lack::Directory));
     rig.expect(["+requeue j1#1 NoDirectory free now"]);
     rig.credit("broken", 1);

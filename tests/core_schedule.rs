@@ -26,7 +26,7 @@ fn sc01_jobs_of_one_queue_go_out_in_their_order_one_for_each_credit() {
     rig.expect(["+enqueue j1", "alice: submitted j1 Queued behind 0"]);
     rig.submit(job(2));
     rig.expect(["+enqueue j2", "alice: submitted j2 Queued behind 1"]);
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     rig.ack("s1", 1);
     rig.expect(["+ack j1 r1 ok s1", "s1: settle j1", "drop input j1", "alice: result j1"]);
@@ -62,7 +62,7 @@ fn sc03_programs_take_turns_however_many_jobs_one_of_them_has() {
     }
     rig.submit(job_for("calcB", 11));
     rig.skip();
-    rig.stock("s1", "job.assign.*", 1);
+    rig.classic("s1", "job.assign.*", 1);
     rig.expect(["+assign j1#1 s1", "s1: assign j1#1"]);
     rig.ack("s1", 1);
     rig.skip();
@@ -200,7 +200,7 @@ fn sc09_one_pass_gives_out_a_thousand_jobs_of_a_key_and_the_next_the_rest() {
     rig.submit(job_for("calcB", 2_000));
     rig.skip();
     rig.delay_commits();
-    rig.stock("s1", "job.assign.*", 10_000);
+    rig.classic("s1", "job.assign.*", 10_000);
     let first = rig.take();
     assert_eq!(first.len(), ASSIGNMENTS_PER_PASS_MAX + 1);
     assert!(
@@ -317,8 +317,8 @@ fn s07_a_direct_subject_with_a_workers_id_reaches_that_one_of_many() {
 fn s10_a_worker_of_one_group_never_sees_a_job_of_another() {
     let mut rig = Rig::new();
     rig.client("alice");
-    rig.stock("sA", "A", 1);
-    rig.stock("sB", "B", 9);
+    rig.classic("sA", "A", 1);
+    rig.classic("sB", "B", 9);
     rig.submit(job_for("A", 1));
     assert_eq!(given(&rig.take()), ["sA j1"]);
     rig.submit(job_for("A", 2));

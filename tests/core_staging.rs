@@ -50,7 +50,7 @@ fn with_classic(room: i32) -> Rig {
     let mut rig = Rig::with(Config { cap_default: 1000, ..Config::default() });
     rig.note_waiting();
     rig.client("alice");
-    rig.stock("s1", "calcA", room);
+    rig.classic("s1", "calcA", room);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.skip();
     rig
@@ -84,7 +84,7 @@ fn asked(rig: &mut Rig) -> Vec<String> {
 /// The inputs of job 1 are a dataset, and two classic workers have agents.
 fn staged_between_two() -> Rig {
     let mut rig = with_classic(1);
-    rig.stock("s2", "calcA", 1);
+    rig.classic("s2", "calcA", 1);
     rig.hello("agent2", WorkerClass::Leasing, "calcA", Some(0));
     rig.skip();
     pair(&mut rig);
@@ -223,7 +223,7 @@ fn c01_only_so_many_jobs_are_staged_at_a_time_and_clients_have_their_turns() {
 fn c01_a_client_at_its_cap_is_not_forgotten() {
     let mut rig = Rig::with(Config { cap_default: 1, ..Config::default() });
     rig.client("alice");
-    rig.stock("s1", "calcA", 2);
+    rig.classic("s1", "calcA", 2);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.skip();
     pair(&mut rig);
@@ -291,7 +291,7 @@ fn c01_an_agent_that_loses_a_dataset_again_and_again_does_not_keep_its_place() {
 fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
     let mut rig = Rig::with(Config { cap_default: 1000, attempts_max: 1, ..Config::default() });
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.hello("agent", WorkerClass::Leasing, "calcA", Some(0));
     rig.skip();
     pair(&mut rig);
@@ -323,7 +323,7 @@ fn c01_dead_jobs_and_jobs_without_an_agent_hold_no_places() {
         staged(&mut rig, number);
         rig.skip();
     }
-    rig.stock("s2", "calcB", 1);
+    rig.classic("s2", "calcB", 1);
     rig.skip();
     rig.tell(Event::AgentFor { worker: worker_id("s1"), agent: None });
     rig.skip();

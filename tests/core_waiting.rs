@@ -16,7 +16,7 @@ fn a_job_that_needs_transfers_goes_only_where_they_are_taken_and_holds_nobody_up
     let mut rig = Rig::new();
     rig.client_with_cap("alice", Some(500));
     rig.skip();
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.hello_with("w1", WorkerClass::Leasing, "calcA", Some(1), false);
     rig.credit("w1", 1);
     for number in 1..=200 {
@@ -57,7 +57,7 @@ fn a_job_that_is_announced_and_fits_a_frame_may_go_to_a_classic_worker_once_it_i
     let mut rig = Rig::new();
     rig.note_waiting();
     rig.client("alice");
-    rig.stock("s1", "calcA", 1);
+    rig.classic("s1", "calcA", 1);
     rig.submit(Submission { needs_transfers: false, ..announced(1) });
     rig.expect(["+announce j1"]);
     rig.tell(Event::InputsHere { job: id(1), kept: true });
@@ -75,7 +75,7 @@ fn a_job_that_requires_a_worker_is_refused_where_there_is_none() {
     rig.client("alice");
     rig.submit(Submission { require_worker: true, ..job(1) });
     rig.expect(["alice: refused j1 no worker for job.assign.calcA"]);
-    rig.stock("s1", "calcA", 0);
+    rig.classic("s1", "calcA", 0);
     rig.submit(Submission { require_worker: true, ..announced(1) });
     rig.expect(["alice: refused j1 1 classic workers for job.assign.calcA, 67108864 of 4194304"]);
     rig.submit(Submission { require_worker: true, ..job(1) });

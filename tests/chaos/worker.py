@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A stock worker that runs programs, as upstream's does: in a directory of its own for each job, `<work-dir>/<JobId as 32
+"""A classic worker that runs programs, as upstream's does: in a directory of its own for each job, `<work-dir>/<JobId as 32
 digits>`, with a copy of nothing but its inputs, and it never removes that directory (WX02, WX03, WX11).
 
-    python3 worker.py HOST PORT --work-dir DIR [arguments of tests/stock/worker.py]
+    python3 worker.py HOST PORT --work-dir DIR [arguments of tests/classic/worker.py]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "stock"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "classic"))
 
 import behaviours  # noqa: E402
 import common  # noqa: E402

@@ -375,7 +375,7 @@ impl Rig {
 
     /// A classic worker, with room for so many jobs.
     #[track_caller]
-    pub fn stock(&mut self, name: &str, subject: &str, room: i32) {
+    pub fn classic(&mut self, name: &str, subject: &str, room: i32) {
         self.hello(name, WorkerClass::Classic, subject, None);
         self.credit(name, room);
     }

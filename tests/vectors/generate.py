@@ -188,14 +188,14 @@ good("hello of a client", "W03 W18 T09", "ClientId is the subject; no payload.",
      subject="clientA", first=True)
 good("hello of a client with a cap", "T09 CP01 M04", "ClientConfig as .NET writes it.", "F2", "HelloClient",
      subject="clientA", payload=CONFIG, first=True)
-good("hello of a client that announces itself", "T09 M14", "More members, which a stock leader ignores.", "F2",
+good("hello of a client that announces itself", "T09 M14", "More members, which a classic leader ignores.", "F2",
      "HelloClient", subject="clientA", payload=ANNOUNCED_CONFIG, first=True)
 good("hello of a nameless client", "T09", "An empty ClientId: the leader makes one.", "F2", "HelloClient", first=True)
 good("hello of a worker", "T10 S04", "MsgId is the worker's id, the subject its pattern.", "F2", "HelloWorker",
      msg=WORKER, subject="job.assign.*", first=True)
 good("hello of a worker with a group", "T10 S02 C13", "A bare group name in place of a pattern.", "F2", "HelloWorker",
      msg=WORKER, subject="groupA", first=True)
-good("hello of a worker that announces itself", "T10 S21", "A payload, which a stock leader ignores.", "F2",
+good("hello of a worker that announces itself", "T10 S21", "A payload, which a classic leader ignores.", "F2",
      "HelloWorker", msg=WORKER, subject="job.assign.>", payload=ANNOUNCED_WORKER, first=True)
 good("submit", "T01 M02 S03", "A JobRequest as .NET writes it; MsgId is its JobId.", "F2", "SubmitJob", msg=JOB,
      subject="job.submit.calcA", payload=REQUEST)
@@ -360,10 +360,10 @@ good("submitted", "W23", "Queued, first run, three jobs ahead.", "F2", "Submitte
      payload=u8(1) + u8(0) + u32(1) + u32(3), message={"standing": "Queued", "run": 1, "ahead": 3})
 good("submitted again", "DD04 C17", "The job has ended; its stored result follows.", "F2", "Submitted", msg=JOB,
      corr=JOB, payload=u8(1) + u8(3) + u32(1) + u32(0), message={"standing": "Finished", "run": 1, "ahead": 0})
-REFUSAL = 'job input is 5,242,880 bytes; stock worker w-3 takes at most 3,145,521: start a heft worker for "calcA"'
+REFUSAL = 'job input is 5,242,880 bytes; classic worker w-3 takes at most 3,145,521: start a heft worker for "calcA"'
 good("refused", "C01", "Value, limit, hop, and all of it as a sentence.", "F2", "Refused", msg=JOB, corr=JOB,
-     payload=u8(1) + u16(2) + u64(5_242_880) + u64(3_145_521) + text("stock worker w-3") + text(REFUSAL),
-     message={"reason": 2, "value": 5_242_880, "limit": 3_145_521, "hop": "stock worker w-3", "text": REFUSAL})
+     payload=u8(1) + u16(2) + u64(5_242_880) + u64(3_145_521) + text("classic worker w-3") + text(REFUSAL),
+     message={"reason": 2, "value": 5_242_880, "limit": 3_145_521, "hop": "classic worker w-3", "text": REFUSAL})
 good("start", "C06", "Attempt 2 of run 1, under a lease of 30 s.", "F2", "Start", msg=JOB,
      payload=u8(1) + u32(1) + u32(2) + u32(30_000), message={"run": 1, "attempt": 2, "lease_ms": 30_000})
 good("heartbeat of a busy worker", "C06 SC06", "Two jobs, 45.0 % CPU, room for two more.", "F2", "Heartbeat",
@@ -594,7 +594,7 @@ hostile("a subject longer than the body", "W11", "", frame("F2", CREDIT, subject
         "SubjectOverrun", 8, 3)
 hostile("a payload longer than the body", "W11", "", frame("F2", CREDIT, payload=b"1234", payload_len=5),
         "PayloadOverrun", 5, 4)
-hostile("a payload length below zero", "W11", "-1 as the Int32 it is to a stock peer.",
+hostile("a payload length below zero", "W11", "-1 as the Int32 it is to a classic peer.",
         frame("F2", CREDIT, payload=b"1234", payload_len=0xFFFFFFFF), "PayloadOverrun", 4294967295, 4)
 hostile("a payload longer than the body, F0", "W11", "", frame("F0", CREDIT, payload=b"1234", payload_len=5),
         "PayloadOverrun", 5, 4, speaks="F0")
