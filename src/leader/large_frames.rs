@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::pack_writer::PackWriter;
 use super::parts::{self, RESULT_BYTES_MAX, purpose_of};
 use super::relay::{BlobId, Relay};
-use super::submit::{Gathered, job_id};
+use super::request::{Gathered, job_id};
 use crate::conn::{AckBody, BulkOf, SubmitBody, read_result};
 use crate::core::ids::{ConnId, JobId};
 use crate::model::{

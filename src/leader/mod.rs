@@ -46,6 +46,7 @@ mod peers;
 mod questions;
 mod recover;
 mod relay;
+mod request;
 mod retention;
 mod staging;
 mod stand_in;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::commit_log::CommitLog;
 use super::payloads::{PayloadStore, Payloads};
 use super::relay::{BlobId, announced};
-use super::transfers::named_in;
+use super::request::named_in;
 use super::{Leader, LeaderConfig};
 use crate::core::ids::{Attempt, JobId, Micros};
 use crate::core::job::Job;

@@ -20,7 +20,6 @@ use crate::core::Event;
 use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 use crate::core::job::{Job, Phase};
 use crate::core::record::AttemptEnd;
-use crate::model::{BlobRef, InputFile, JobRequest, Source};
 use crate::store::blobs::Class;
 use crate::wire::{ChunkStart, InChunk, Part};
 
@@ -61,15 +60,6 @@ pub enum Arrival {
     },
     /// It passes by.
     Skip,
-}
-
-/// The blobs that a request names: id, name and size of each.
-pub(super) fn named_in(request: &JobRequest) -> Vec<(BlobId, String, u64)> {
-    let blob = |file: &InputFile| {
-        let Source::Blob(BlobRef { id, size, .. }) = file.source() else { return None };
-        Some((*id, file.name.clone(), *size))
-    };
-    request.files.iter().filter_map(blob).collect()
 }
 
 impl Leader {
