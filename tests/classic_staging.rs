@@ -223,3 +223,32 @@ fn c01_a_spool_that_is_full_of_what_has_to_be_staged_comes_to_its_end() {
     (0..3).for_each(|_| assert_saw(&result(&mut client), &[&content]));
     until("what was staged goes with the jobs", || is_clean(&leader, &cache));
 }
+
+#[test]
+fn c01_what_two_jobs_of_the_same_file_leave_keeps_no_later_job_out() {
+    // The inputs of both lie there as they came and as packs, and each makes packs before it knows
+    // of the other's: those of one are needed by nobody, and stay for a while. Eight rounds would
+    // leave more of them than there is room for.
+    let leader = Leader::start(&["--spool-max", "200MiB"]);
+    let (cache, dirs) = (TempDir::new(), TempDir::new());
+    let _plain = worker_in(&leader, &cache);
+    let _agent = agent(leader.port, &cache, &dirs, &[]);
+    workers(&leader, 2);
+    for round in 0..8 {
+        let (content, path) = (noise(30_000_000, 20 + round), dirs.join("in.bin"));
+        std::fs::write(&path, &content).unwrap();
+        let submits: Vec<_> = (0..2)
+            .map(|_| {
+                let args = ["submit", &leader.addr(), "echo", "--file", path.to_str().unwrap()];
+                let args = args.map(str::to_owned);
+                std::thread::spawn(move || heft(&args.each_ref().map(String::as_str)))
+            })
+            .collect();
+        for submit in submits {
+            let (code, stdout, stderr) = submit.join().unwrap();
+            assert_eq!(code, Some(0), "round {round}: {stderr}");
+            assert!(stdout.contains(&to_hex(&sha256(&content))), "round {round}: {stdout}");
+        }
+    }
+    until("what was staged goes with the jobs", || is_clean(&leader, &cache));
+}

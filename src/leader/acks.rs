@@ -16,8 +16,15 @@ impl Leader {
     /// bring of its result stays, and so does what the job has; the broker says what the worker is
     /// to hear.
     pub(super) fn ack(&mut self, conn: ConnId, body: AckBody) {
+        let is_foreign = self.broker.is_foreign_ack(conn, body.job, body.named);
+        // Its worker says nothing twice on a connection, and would let go of what the leader has
+        // asked for.
+        self.early_acks.remove(&(conn, body.job));
+        if !is_foreign && self.is_early(&body) {
+            self.early_acks.insert((conn, body.job), body);
+            return;
+        }
         let AckBody { job, named, says, parts, payload } = body;
-        let is_foreign = self.broker.is_foreign_ack(conn, job, named);
         let outcome = match says {
             AckSays::Result { .. } if !is_foreign && !self.are_here(job, &parts) => {
                 warn!(%job, "a result names a blob that has not come whole");
@@ -48,6 +55,22 @@ impl Leader {
             false => self.forget_gathered_parts(job),
         }
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// Whether chunks of a part are on their way once more: its client found them damaged.
+    fn is_early(&self, body: &AckBody) -> bool {
+        matches!(body.says, AckSays::Result { .. })
+            && body.parts.iter().any(|id| self.relay.comes_again(*id))
+    }
+
+    /// Takes one of the answers that came early and are not any more. Says whether there was one.
+    pub(super) fn early_acks_on(&mut self) -> bool {
+        let due = self.early_acks.iter().find(|(_, body)| !self.is_early(body));
+        let Some(key) = due.map(|(key, _)| *key) else { return false };
+        if let Some(body) = self.early_acks.remove(&key) {
+            self.ack(key.0, body);
+        }
+        true
     }
 
     /// Each of the first is said; a worker that goes on so does not fill the log.

@@ -61,7 +61,7 @@ pub use recover::Recovered;
 pub use relay::{BUFFER_LEASE, Linger, Memory, RelayConfig, RelayStats, Spliced, Verify};
 pub use transfers::{Arrival, ChunkPlace};
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -70,10 +70,10 @@ use thiserror::Error;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::conn::{Inbound, SessionError};
+use crate::conn::{AckBody, Inbound, SessionError};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::Operation;
-use crate::core::ids::{ConnId, Micros};
+use crate::core::ids::{ConnId, JobId, Micros};
 use crate::core::{Broker, Event};
 use crate::store::blobs::DiskDone;
 use crate::summed::Summed;
@@ -123,6 +123,8 @@ pub struct Leader {
     pacing: Pacing,
     relay: Relay,
     blobs: Blobs,
+    /// Answers that name parts of which chunks are on their way once more.
+    early_acks: BTreeMap<(ConnId, JobId), AckBody>,
     retention: Retention,
     datasets: Datasets,
     /// Whether what they want done is being done.
@@ -146,6 +148,7 @@ impl Leader {
             pacing: Pacing::default(),
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
+            early_acks: BTreeMap::new(),
             retention: Retention::default(),
             datasets: Datasets::new(config.blob_grace),
             acts_for_datasets: false,
@@ -223,6 +226,7 @@ impl Leader {
             debug!(peer = %session.name(), "disconnected");
             self.large_frames.broke(conn, &mut self.relay);
             self.relay.closed(conn);
+            self.early_acks.retain(|(from, _), _| *from != conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
             self.questions(QuestionEvent::Closed(conn));
@@ -332,7 +336,7 @@ impl Leader {
         loop {
             self.broker_on();
             self.post_on();
-            if !self.relay_on() && !self.stage_on() {
+            if !self.relay_on() && !self.stage_on() && !self.early_acks_on() {
                 break;
             }
         }

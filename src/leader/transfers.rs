@@ -324,11 +324,12 @@ impl Leader {
 
     // --- results
 
-    /// Whether all parts that an acknowledged result names have come whole.
+    /// Whether all parts that an acknowledged result names have come whole and are here.
     pub(super) fn are_here(&self, job: JobId, parts: &[BlobId]) -> bool {
         let comes = |id: &BlobId| self.blobs.coming(job).iter().any(|(_, part)| part == id);
         let is_known = |id: &BlobId| comes(id) || self.blobs.is_named(*id);
-        parts.iter().all(|id| self.relay.has_arrived(*id) && is_known(id))
+        let is_here = |id: &BlobId| self.relay.has_arrived(*id) && self.relay.is_kept(*id);
+        parts.iter().all(|id| is_here(id) && is_known(id))
     }
 
     /// Keeps the parts of a result as long as the result is kept.

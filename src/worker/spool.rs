@@ -17,11 +17,12 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use chunking::message::Purpose;
+use rustix::fs::{fstat, lstat};
 use tracing::warn;
 use uuid::Uuid;
 
@@ -42,8 +43,9 @@ const HEAD_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Spool {
     directory: PathBuf,
+    worker: Uuid,
     /// Two workers would send and remove each other's results.
-    _lock: Arc<OwnedFd>,
+    lock: Arc<Mutex<OwnedFd>>,
 }
 
 impl Spool {
@@ -51,22 +53,42 @@ impl Spool {
     pub(super) fn open(work_dir: &Path, worker: Uuid) -> io::Result<Self> {
         let directory = work_dir.join(format!("results-{}", worker.simple()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        let (found, user) =
-            (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
+        let lock = Arc::new(Mutex::new(Self::claim(&directory, worker)?));
+        Ok(Spool { directory, worker, lock })
+    }
+
+    fn claim(directory: &Path, worker: Uuid) -> io::Result<OwnedFd> {
+        let (found, user) = (fs::symlink_metadata(directory)?, rustix::process::geteuid().as_raw());
         if !found.is_dir() || found.uid() != user {
             let text =
                 format!("{} is not a directory of this user's (user {user})", directory.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        let Some(lock) = lock(&directory)? else {
+        lock(directory)?.ok_or_else(|| {
             let text = format!(
                 "a worker with the id {worker} is running, and keeps its results in {}: stop it, or give this one another --id or \
                  --work-dir",
                 directory.display()
             );
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
-        };
-        Ok(Spool { directory, _lock: Arc::new(lock) })
+            io::Error::new(io::ErrorKind::ResourceBusy, text)
+        })
+    }
+
+    /// Makes the directory again, and locks it, if somebody removed it with the work directory and
+    /// that is there again.
+    fn make_again(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = fstat(&*lock)?;
+        if lstat(&self.directory)
+            .is_ok_and(|named| (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
+        {
+            return Ok(());
+        }
+        match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => *lock = Self::claim(&self.directory, self.worker)?,
+        }
+        Ok(())
     }
 
     fn path(&self, job: Uuid, ending: &str) -> PathBuf {
@@ -81,6 +103,7 @@ impl Spool {
         numbers: RunAttempt,
         answer: &mut Answer,
     ) -> io::Result<()> {
+        self.make_again()?;
         self.remove(job);
         if let Some(large) = &mut answer.large {
             self.save_parts(job, Arc::make_mut(large))?;
@@ -298,6 +321,31 @@ mod tests {
         assert_eq!(count(), 4, "and leaves nothing");
         spool.remove(a);
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_made_and_locked_again_once_its_work_directory_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let (work_dir, worker) = (root.path().join("work"), Uuid::from_u128(1));
+        let spool = Spool::open(&work_dir, worker).unwrap();
+        let (job, numbers) = (Uuid::from_u128(10), RunAttempt { run: Some(1), attempt: 2 });
+        let save = || spool.save(job, numbers, &mut result(job).into());
+        save().unwrap();
+        fs::remove_dir_all(&work_dir).unwrap();
+        assert_eq!(save().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!work_dir.exists(), "that is made by whoever removed it");
+        fs::create_dir(&work_dir).unwrap();
+        save().unwrap();
+        save().unwrap();
+        assert_eq!(spool.load().unwrap().len(), 1);
+        let second = Spool::open(&work_dir, worker).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
+
+        // Another one of the same id came first.
+        fs::remove_dir_all(&work_dir).unwrap();
+        let other = Spool::open(&work_dir, worker).unwrap();
+        assert_eq!(save().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert!(other.load().unwrap().is_empty());
     }
 
     #[test]

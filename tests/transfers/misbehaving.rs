@@ -211,6 +211,21 @@ fn broken_transfers_leave_no_descriptor_open() {
     crate::world::assert_no_job_directory(&worker);
 }
 
+/// The opening of an archive of one chunk.
+fn archive_of(job: Uuid, attempt: u32) -> Open {
+    Open {
+        purpose: Purpose::Archive,
+        codec: Codec::None,
+        digest: DigestKind::ChunkList,
+        flags: OpenFlags::KEEPS_SOURCE,
+        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
+        size: MIB as u64,
+        owner: job,
+        attempt,
+        name: String::new().try_into().unwrap(),
+    }
+}
+
 #[test]
 fn a_worker_that_answers_for_anothers_job_takes_nothing_of_its_result() {
     let world = World::start(&[]);
@@ -220,17 +235,7 @@ fn a_worker_that_answers_for_anothers_job_takes_nothing_of_its_result() {
     client.submit(job, "own", &[]);
     let start = Start::decode(&next_of(&mut worker, Kind::Start).payload).unwrap();
     let (id, archive) = (blob_id(job, start.attempt, Purpose::Archive, 0), vec![7; MIB]);
-    let open = Open {
-        purpose: Purpose::Archive,
-        codec: Codec::None,
-        digest: DigestKind::ChunkList,
-        flags: OpenFlags::KEEPS_SOURCE,
-        chunk_bytes: chunking::limits::CHUNK_BYTES_MAX,
-        size: MIB as u64,
-        owner: job,
-        attempt: start.attempt,
-        name: String::new().try_into().unwrap(),
-    };
+    let open = archive_of(job, start.attempt);
     // Only whose attempt it is brings a part of its result.
     say(&mut other, id, &open);
     assert_eq!(aborted(&mut other, id), Reason::UNKNOWN);
@@ -254,4 +259,66 @@ fn a_worker_that_answers_for_anothers_job_takes_nothing_of_its_result() {
     let came = JobResult::parse(&next_of(&mut client, Kind::Result).payload).unwrap();
     assert_eq!((came.status, came.archive.map(|archive| archive.id)), (JobStatus::Ok, Some(id)));
     next_of(&mut worker, Kind::Settled);
+}
+
+/// Takes the next job and brings an archive of one chunk; gives the archive and the answer that
+/// names it.
+fn bring_archive(worker: &mut Raw, job: Uuid) -> (Uuid, JobResult) {
+    let start = Start::decode(&next_of(worker, Kind::Start).payload).unwrap();
+    let (id, archive) = (blob_id(job, start.attempt, Purpose::Archive, 0), vec![7; MIB]);
+    say(worker, id, &archive_of(job, start.attempt));
+    next_of(worker, Kind::Grant);
+    send_chunk(worker, id, 0, &archive);
+    say(worker, id, &Done { digest: digest(&archive, DigestKind::ChunkList) });
+    assert_eq!(Verdict::decode(&next_of(worker, Kind::Verdict).payload).unwrap(), Verdict::Ok);
+    let mut result = JobResult::new(job, "raw", "own", JobStatus::Ok);
+    (result.run, result.attempts) = (Some(start.run), Some(start.attempt));
+    result.archive = Some(BlobRef { id, size: MIB as u64, digest: None });
+    (id, result)
+}
+
+/// A client finds a chunk of an archive damaged twice: the leader drops it and asks for it again.
+/// The answer was on its way by then. Gives worker and client, the job and the archive.
+fn answer_early(world: &World) -> (Raw, Raw, Uuid, Uuid) {
+    let mut worker = Raw::worker(&world.leader, Uuid::new_v4(), "job.assign.own");
+    let (mut client, job) = (Raw::client(&world.leader, "raw"), Uuid::new_v4());
+    client.submit(job, "own", &[]);
+    let (id, result) = bring_archive(&mut worker, job);
+    assert_eq!(next_of(&mut client, Kind::Open).msg_id, id);
+    say(&mut client, id, &crate::blobs::grant(8, &[]));
+    let again = Verdict::Resend(crate::blobs::ranges(&[(0, 1)]));
+    for _ in 0..2 {
+        next_of(&mut client, Kind::Chunk);
+        say(&mut client, id, &again);
+    }
+    assert_eq!(Verdict::decode(&next_of(&mut worker, Kind::Verdict).payload).unwrap(), again);
+    worker.send(Kind::AckJob, job, job, "", &result.to_json());
+    (worker, client, job, id)
+}
+
+#[test]
+fn a_result_of_which_a_chunk_was_asked_for_again_counts_when_that_has_come() {
+    let world = World::start(&[]);
+    let (mut worker, mut client, job, id) = answer_early(&world);
+    let archive = vec![7; MIB];
+    send_chunk(&mut worker, id, 0, &archive);
+    say(&mut worker, id, &Done { digest: digest(&archive, DigestKind::ChunkList) });
+    assert_eq!(Verdict::decode(&next_of(&mut worker, Kind::Verdict).payload).unwrap(), Verdict::Ok);
+    assert_eq!(next_of(&mut worker, Kind::Settled).msg_id, job);
+    next_of(&mut client, Kind::Chunk);
+    let came = JobResult::parse(&next_of(&mut client, Kind::Result).payload).unwrap();
+    assert_eq!((came.status, came.archive.map(|archive| archive.id)), (JobStatus::Ok, Some(id)));
+}
+
+#[test]
+fn a_result_of_which_a_chunk_was_asked_for_again_and_cannot_be_had_is_made_by_another() {
+    let world = World::start(&[]);
+    let (mut worker, mut client, job, id) = answer_early(&world);
+    let mut other = Raw::worker(&world.leader, Uuid::new_v4(), "job.assign.own");
+    say(&mut worker, id, &Abort { reason: Reason::SOURCE_GONE, text: "gone".into() });
+    let (id, result) = bring_archive(&mut other, job);
+    other.send(Kind::AckJob, job, job, "", &result.to_json());
+    let came = JobResult::parse(&next_of(&mut client, Kind::Result).payload).unwrap();
+    assert_eq!((came.status, came.archive.map(|archive| archive.id)), (JobStatus::Ok, Some(id)));
+    next_of(&mut other, Kind::Settled);
 }

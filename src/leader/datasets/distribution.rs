@@ -62,6 +62,8 @@ pub(super) struct Push {
     packs: BTreeSet<BlobId>,
     /// Packs that are open to it.
     open: BTreeSet<BlobId>,
+    /// What it had too many transfers for, the manifest or packs: opened again after a while.
+    put_off: BTreeSet<BlobId>,
     /// Bytes that are still to come, as it said last; until then those of the dataset. Never none.
     pub(super) missing: u64,
     /// Bytes that it lacked when it first said so.
@@ -69,6 +71,13 @@ pub(super) struct Push {
     /// Bytes that were sent.
     pub(super) sent: u64,
     since: Micros,
+}
+
+impl Push {
+    /// Whether the worker takes something of it later.
+    pub(super) fn is_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
 }
 
 impl Step<'_> {
@@ -347,6 +356,7 @@ impl Step<'_> {
             unplaced: HashSet::new(),
             packs: BTreeSet::new(),
             open: BTreeSet::new(),
+            put_off: BTreeSet::new(),
             missing: wanted.bytes.max(1),
             total: None,
             sent: 0,
@@ -424,6 +434,7 @@ impl Step<'_> {
             return;
         };
         push.packs.clear();
+        push.put_off.clear();
         push.unplaced.clear();
         let places = lack.pieces.indices().filter_map(|place| usize::try_from(place).ok());
         for piece in places.filter_map(|place| manifest.pieces().get(place)) {
@@ -567,6 +578,13 @@ impl Step<'_> {
             // It has it already, or does not want it any more; it says which.
             return debug!(%worker, %cache, "a worker does not need a part of a dataset: {text}");
         }
+        if reason == Reason::BUSY {
+            // Inputs of jobs count, too: it is not the dataset's fault, and there is room when they
+            // have come.
+            push.put_off.insert(blob);
+            debug!(%worker, %cache, "a worker takes a part of a dataset later: {text}");
+            return self.watch();
+        }
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
         let pack = self.datasets.library.pack(blob);
         if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) =
@@ -577,6 +595,22 @@ impl Step<'_> {
             return self.stop_pushing_to(worker, version);
         }
         self.push_ended(worker, version, CachePutResult::failed(cache.as_str(), text));
+    }
+
+    /// Opens to workers again what they had too many transfers for.
+    pub(super) fn open_put_off(&mut self) {
+        let workers = self.datasets.workers.iter().filter(|(_, at)| at.has_put_off());
+        for worker in workers.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            let Some(at) = self.datasets.workers.get_mut(&worker) else { continue };
+            let (Some(conn), Some(push)) = (at.conn, at.push.as_mut()) else { continue };
+            let version = push.wanted.version;
+            let is_manifest = push.put_off.remove(&version);
+            push.packs.append(&mut push.put_off);
+            if is_manifest {
+                self.attach(conn, version, version, Again::Yes);
+            }
+            self.feed_push(worker);
+        }
     }
 
     /// A worker has answered.

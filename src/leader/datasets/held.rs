@@ -76,6 +76,11 @@ impl AtWorker {
         self.held.get(cache).copied()
     }
 
+    /// Whether it takes something of what it gets later.
+    pub(super) fn has_put_off(&self) -> bool {
+        self.push.as_ref().is_some_and(Push::is_put_off)
+    }
+
     /// The push of a dataset, whatever its content.
     pub(super) fn push_of(&self, cache: &CacheId) -> Option<&Push> {
         self.push.as_ref().filter(|push| push.wanted.cache == *cache)

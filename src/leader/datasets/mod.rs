@@ -316,6 +316,7 @@ impl Step<'_> {
         }
         self.puts_due();
         self.workers_gone();
+        self.open_put_off();
         self.forget_gone_workers();
         self.classic_due();
         self.sweep();
@@ -327,8 +328,8 @@ impl Step<'_> {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
         let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
         let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
-        let is_away = |at: &AtWorker| at.conn.is_none();
-        let waits = waits || self.datasets.workers.values().any(is_away);
+        let is_waited_for = |at: &AtWorker| at.conn.is_none() || at.has_put_off();
+        let waits = waits || self.datasets.workers.values().any(is_waited_for);
         let workers = waits.then(|| self.now.plus(LOOK_FOR_WORKERS_EVERY));
         let classic = self.classic_deadline().into_iter().chain(workers);
         let due =

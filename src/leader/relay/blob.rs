@@ -37,6 +37,8 @@ pub(super) struct Up {
     pub(super) heard_at: Micros,
     /// Whether it sends again what it has sent before.
     pub(super) keeps_source: bool,
+    /// Whether it was asked for chunks of a blob that had come whole, and has not said Done since.
+    pub(super) asked_again: bool,
 }
 
 impl Up {

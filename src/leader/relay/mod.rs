@@ -305,6 +305,11 @@ impl Relay {
         self.blobs.get(&id).is_some_and(Blob::is_kept)
     }
 
+    /// Whether a blob has come whole, and chunks of it are on their way once more.
+    pub(super) fn comes_again(&self, id: BlobId) -> bool {
+        self.blobs.get(&id).and_then(|blob| blob.up.as_ref()).is_some_and(|up| up.asked_again)
+    }
+
     /// All of a blob stays here from now on, whoever gets it.
     pub(super) fn keep(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
@@ -368,7 +373,7 @@ impl Relay {
         blob.open = Open { owner, name, ..open };
         blob.opened = true;
         let (outstanding, arriving, told, heard_at) = (0, 0, None, self.now);
-        let nudged = false;
+        let (nudged, asked_again) = (false, false);
         blob.up = Some(Up {
             conn,
             outstanding,
@@ -378,6 +383,7 @@ impl Relay {
             told,
             heard_at,
             keeps_source,
+            asked_again,
         });
         // What somebody lacks and is not here has to come again.
         blob.ask_again();
@@ -633,9 +639,11 @@ impl Relay {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         // Who checks a full digest knows more than the leader; the sender says it again with what
         // it sends again.
-        let (can_ask, is_doubted) =
+        let (can_ask, is_full) =
             (blob.can_ask().is_some(), blob.open.digest != DigestKind::ChunkList);
-        blob.ruling.doubt(is_doubted);
+        if is_full {
+            blob.ruling.doubt();
+        }
         let Some(down) = blob.down(conn) else { return };
         let chunks = down.sending.sent().count();
         down.asked_times += 1;
@@ -651,7 +659,7 @@ impl Relay {
         for index in damaged.into_iter().filter(|_| can_ask) {
             self.drop_stored(id, index);
         }
-        self.ask_sender_again(id, is_doubted);
+        self.ask_sender_again(id, is_full);
         self.feed(id);
     }
 
@@ -665,11 +673,14 @@ impl Relay {
         let again: Ranges = blob.ask_again();
         // Without any chunk it asks for Done alone.
         if !again.is_empty() || for_done {
+            if let Some(up) = blob.up.as_mut() {
+                up.asked_again = blob.ruling.digest().is_some();
+            }
             // It has come whole before, and its digest is known; what comes again is checked by its
             // CRC. A full digest nobody here could check: it counts as it is said with what comes
             // again.
             if blob.open.digest != DigestKind::ChunkList {
-                blob.ruling.doubt(true);
+                blob.ruling.doubt();
             }
             self.say(conn, id, Says::Verdict(Verdict::Resend(again)));
             self.make_hungry(id);

@@ -254,6 +254,31 @@ fn what_its_receiver_does_not_take_goes_to_the_disk_when_buffers_are_scarce() {
 }
 
 #[test]
+fn in_a_small_pool_memory_is_given_up_when_nothing_can_be_promised() {
+    for buffers in 8..=11 {
+        let mut rig = Rig::new(buffers, 1 << 40);
+        let came: u64 = (1..=3)
+            .map(|number| {
+                rig.bring(number, 50, false);
+                rig.relay.attach(WORKER, id(number), JOB, 1);
+                rig.work_off();
+                rig.bring_all(number).0
+            })
+            .sum();
+        rig.bring(4, 50, true);
+        assert_eq!(rig.windows(4).0, 0, "{buffers} buffers: {:?}", rig.relay.fill());
+        rig.pass(Duration::from_millis(100));
+        assert_eq!(rig.writes.len() as u64, came, "{buffers} buffers: {:?}", rig.relay.fill());
+        for (blob, index, bytes) in std::mem::take(&mut rig.writes) {
+            drop(bytes);
+            rig.relay.disk_done(DiskDone::Written { blob, index, result: Ok(()) });
+        }
+        rig.work_off();
+        assert!(rig.windows(4).0 > 0, "{buffers} buffers: {:?}", rig.relay.fill());
+    }
+}
+
+#[test]
 fn a_slow_receiver_is_told_of_once() {
     let mut rig = Rig::new(48, 1 << 40);
     rig.bring(1, 50, false);
@@ -740,6 +765,23 @@ fn a_part_that_another_connection_brings_before_it_is_answered_with_may_be_anoth
     rig.work_off();
     rig.said.clear();
     let all = Bitmap::new(1).missing();
+    assert_eq!(rig.done(1, wrong), [Verdict::Resend(all)]);
+}
+
+#[test]
+fn a_receiver_that_asks_for_chunks_again_does_not_end_the_doubt_about_another_sender() {
+    let mut rig = Rig::new(16, 64 * MIB);
+    let digest = rig.bring_whole(1);
+    let wrong = Digest { bytes: [7; 32], ..digest };
+    rig.relay.attach(WORKER, id(1), JOB, 1);
+    rig.relay.granted(WORKER, id(1), &room(4));
+    rig.relay.closed(SENDER);
+    rig.relay.doubt_before(SENDER, id(1));
+    rig.relay.open(SENDER, id(1), Open { purpose: Purpose::Archive, ..open(MIB) });
+    let all = Bitmap::new(1).missing();
+    rig.relay.verdict(WORKER, id(1), &Verdict::Resend(all.clone()));
+    rig.work_off();
+    rig.said.clear();
     assert_eq!(rig.done(1, wrong), [Verdict::Resend(all)]);
 }
 

@@ -71,10 +71,9 @@ impl Ruling {
         matches!(self.known, Known::Doubted(_))
     }
 
-    /// What was ruled has to be said again, or need not.
-    pub(super) fn doubt(&mut self, is_doubted: bool) {
-        let doubted = if is_doubted { Known::Doubted } else { Known::Ruled };
-        self.known = self.digest().map_or(Known::No, doubted);
+    /// What was ruled has to be said again: only Done ends the doubt.
+    pub(super) fn doubt(&mut self) {
+        self.known = self.digest().map_or(Known::No, Known::Doubted);
     }
 
     /// All of the blob has to come again.
@@ -166,6 +165,9 @@ impl Relay {
     /// All of a blob has come, and is what its sender says.
     fn is_right(&mut self, conn: ConnId, id: BlobId, is_new: bool) {
         self.parts.forget(id);
+        if let Some(up) = self.up(conn, id) {
+            up.asked_again = false;
+        }
         let is_sealed = self.blobs.get(&id).is_some_and(|blob| blob.disk.seal == Seal::Set);
         if self.config.durable && !is_sealed {
             // Who brought it hears when it is certain.
@@ -204,7 +206,7 @@ impl Relay {
     /// from now on: it may bring other bytes under the same id.
     pub(in crate::leader) fn doubt_before(&mut self, conn: ConnId, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id).filter(|blob| !blob.is_from(conn)) {
-            blob.ruling.doubt(true);
+            blob.ruling.doubt();
         }
     }
 }
@@ -234,7 +236,7 @@ mod tests {
 
     fn doubted() -> Machine {
         let mut machine = ruled();
-        machine.0.doubt(true);
+        machine.0.doubt();
         machine
     }
 
@@ -281,7 +283,7 @@ mod tests {
                 machine
             }),
         ];
-        let events: [Event<Machine>; 8] = [
+        let events: [Event<Machine>; 7] = [
             ("the last chunk comes", |machine| {
                 machine.1.insert(1, 1);
             }),
@@ -296,8 +298,7 @@ mod tests {
             ("done, full digest", |machine| {
                 tell(machine, Digest { kind: DigestKind::Sha256, bytes: [7; 32] });
             }),
-            ("doubted", |machine| machine.0.doubt(true)),
-            ("doubted no more", |machine| machine.0.doubt(false)),
+            ("doubted", |machine| machine.0.doubt()),
             ("all comes again", |Machine(ruling, came, _)| {
                 ruling.begin_anew();
                 came.begin_anew();

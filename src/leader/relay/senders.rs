@@ -127,9 +127,16 @@ impl Relay {
         self.senders.peers.insert(conn, peer);
     }
 
-    /// Whether buffers are so few that whoever does not use one gives it up.
+    /// Whether buffers are so few that whoever does not use one gives it up. In a small pool
+    /// nothing can be promised while half of it is spare.
     pub(in crate::leader) fn is_scarce(&self) -> bool {
-        self.spare() < self.config.buffers / 2 || !self.senders.waiting.is_empty()
+        let is_low = self.spare() < self.config.buffers / 2 || self.promisable() == 0;
+        is_low || !self.senders.waiting.is_empty()
+    }
+
+    /// Buffers that fast senders may be promised.
+    fn promisable(&self) -> usize {
+        self.free().saturating_sub(self.config.buffers / 8)
     }
 
     fn sender(&mut self, conn: ConnId) -> &mut Sender {
@@ -148,7 +155,7 @@ impl Relay {
 
     /// Chunks that a connection may be promised now.
     pub(super) fn may_promise(&mut self, conn: ConnId) -> u32 {
-        let free = self.free().saturating_sub(self.config.buffers / 8);
+        let free = self.promisable();
         let chunks = |buffers: usize| u32::try_from(buffers).unwrap_or(u32::MAX);
         let all = chunks(self.config.buffers.saturating_sub(super::flow::BUFFERS_FOR_READING));
         let sender = self.sender(conn);

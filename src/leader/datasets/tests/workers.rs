@@ -86,6 +86,32 @@ fn a_worker_that_refuses_a_part_ends_its_push_and_its_putter_hears_why() {
 }
 
 #[test]
+fn a_worker_with_too_many_transfers_gets_a_part_later_and_its_putter_hears_of_no_failure() {
+    let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
+    bench.worker(100, &[]);
+    bench.keep(&one, 10, 20, &["one"]);
+    bench.put(9, &one, 11, ALL);
+    bench.commit();
+    let busy = |blob: u128| {
+        let (worker, reason, text) = (worker(100), Reason::BUSY, "8192 are under way".to_owned());
+        DatasetEvent::PartRefused { worker, blob: id(blob), reason, text }
+    };
+    assert!(bench.on(busy(10)).is_empty(), "the manifest");
+    assert_eq!(bench.after(Duration::from_secs(1)), ["to 100: blob 10"]);
+    bench.lacks(100, 10, lack(1, &[0], 3));
+    for _ in 0..3 {
+        assert!(bench.on(busy(20)).is_empty(), "a pack");
+        assert_eq!(bench.after(Duration::from_secs(1)), ["to 100: a pack of 1", "to 100: blob 20"]);
+    }
+    // What it says to lack is opened once.
+    bench.on(busy(20));
+    assert_eq!(bench.lacks(100, 10, lack(1, &[0], 3)), ["to 100: a pack of 1", "to 100: blob 20"]);
+    assert!(bench.after(Duration::from_secs(1)).is_empty());
+    let done = bench.acks(100, 10, stored(1, 0));
+    assert_eq!(done.last().unwrap(), "to 1: Over, 1 of 1 have it, 0 missing");
+}
+
+#[test]
 fn questions_are_answered_at_once_or_when_those_that_know_have_spoken() {
     let (mut bench, one) = (Bench::new(), manifest(&[("a", "one")]));
     let cache_id = || "set".to_owned();
