@@ -71,12 +71,12 @@ fn answers_of_other_versions_are_read_as_far_as_they_are_known() {
 fn a_question_that_cannot_be_read_says_what_is_wrong_with_it() {
     let read = |verb: &str, json: &str| Question::read(&verb.to_owned().into(), json.as_bytes());
     for (verb, json, why) in [
-        ("explain", "{", "is no JSON"),
+        ("explain", "{", "is not valid JSON"),
         ("explain", "{}", "missing field `job_id`"),
         ("cancel", r#"{"job_id": "x"}"#, "\"x\" is not a valid job id: it is a Guid such as 0"),
-        ("dlq.ls", r#"{"after": "x"}"#, "\"x\" is not a job id"),
+        ("dlq.ls", r#"{"after": "x"}"#, "\"x\" is not a valid job id"),
         ("dlq.purge", "{}", "it names no job_id"),
-        ("blob.verify", r#"{"blob": "x"}"#, "\"x\" is not a blob's id"),
+        ("blob.verify", r#"{"blob": "x"}"#, "\"x\" is not a valid blob"),
         (
             "nonsense",
             "{}",

@@ -99,7 +99,7 @@ fn ca05_a_classic_clients_put_is_answered_by_each_worker_and_jobs_find_its_files
     let got = patched.event("put");
     assert_eq!((&got["cache_id"], &got["names"]), (&json!("set-1"), &json!(["a.bin", "b.bin"])));
     assert_eq!(got["subject"], "cache.put");
-    for exec in ["ours", "stock"] {
+    for exec in ["ours", "classic"] {
         let result = result_of(&leader, job(exec, &[("a.bin", "set-1"), ("b.bin", "set-1")]));
         assert_eq!(result["status"], "OK", "{exec}: {result}");
         let stdout = result["stdout"].as_str().unwrap();
@@ -116,7 +116,7 @@ fn ca05_a_classic_clients_put_is_answered_by_each_worker_and_jobs_find_its_files
     let mixed = ("OK".to_owned(), "added=1, skipped=1".to_owned());
     let more = put_of("set-1", &[("a.bin", "other"), ("c.bin", "three")], "job.assign.*", 2);
     assert_eq!(acks(&leader, more), [mixed.clone(), mixed]);
-    for exec in ["ours", "stock"] {
+    for exec in ["ours", "classic"] {
         let files = [("a.bin", "set-1"), ("b.bin", "set-1"), ("c.bin", "set-1")];
         let result = result_of(&leader, job(exec, &files));
         let stdout = result["stdout"].as_str().unwrap();

@@ -59,7 +59,7 @@ async fn a_put_ends_with_a_line_for_each_worker_and_one_for_all() {
 WORKER                                NAME    STATUS   MESSAGE
 00000000-0000-0000-0000-000000000001  host-1  OK       added=2
 00000000-0000-0000-0000-000000000002  -       SKIPPED  already-present=2
-dataset-1: 2 files, 5 B, {digest}: 2 workers: 1 ok, 1 skipped, 0 failed, 0 missing; {received} B from here, 10 B moved
+set-1: 2 files, 5 B, {digest}: 2 workers: 1 ok, 1 skipped, 0 failed, 0 missing; {received} B from here, 10 B moved
 "
     );
     assert_eq!((ended.code, ended.out, ended.err), (0, expected, String::new()));

@@ -306,7 +306,7 @@ fn tf05_a_file_that_is_no_file_of_hefts_is_named_with_what_it_begins_with() {
         path.to_str().unwrap(),
         "marker of a log",
         begins,
-        "no file of heft's",
+        "not a file of heft's",
         "heft-tools log verify",
     ];
     refused(data.path(), &["--node", "1"], &parts);

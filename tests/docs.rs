@@ -164,7 +164,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         unknown[0] = other;
         let mut names = heft::store::codec::Names::default();
         let error = heft::store::codec::get_entry(&unknown, &mut names).unwrap_err();
-        assert!(error.what.contains("is no record"), "{other} has no row: {error}");
+        assert!(error.what.contains("is not a known record"), "{other} has no row: {error}");
     }
 }
 

@@ -143,11 +143,12 @@ fn a_leader_that_is_not_to_use_io_uring_does_not_even_look() {
 }
 
 #[test]
-fn without_pipes_there_is_no_lane_and_chunks_go_by_buffers() {
+fn without_pipes_there_is_no_splice_path_and_chunks_go_by_buffers() {
     for driver in ["portable", "auto"] {
         let leader =
             started(&["--refuse", "pipe2=EMFILE"], &["--driver", driver, "--verify", "end"]);
-        let said = leader.proc.said("no lane, chunks go by buffers").expect("the log says so");
+        let said =
+            leader.proc.said("no splice path, chunks go by buffers").expect("the log says so");
         assert!(said.contains("ulimit -n"), "{said}");
         let after = assert_serves(&leader);
         assert_eq!(after["chunks_passed_through"], 0, "{after}");

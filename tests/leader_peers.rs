@@ -457,7 +457,7 @@ fn operators_see_cancel_requeue_and_purge() {
         client.ask("dlq.show", &json!({"job_id": "x"}))["error"]
             .as_str()
             .unwrap()
-            .contains("no job id")
+            .contains("not a valid job id")
     );
     let unknown = client.ask("explain", &json!({"job_id": Uuid::from_u128(99)}));
     assert!(unknown["error"].as_str().unwrap().starts_with("no job "), "{unknown}");

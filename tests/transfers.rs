@@ -47,7 +47,7 @@ mod receivers;
 mod results;
 #[path = "transfers/short_lines.rs"]
 mod short_lines;
-#[path = "transfers/through.rs"]
-mod through;
+#[path = "transfers/splice.rs"]
+mod splice;
 #[path = "transfers/world.rs"]
 mod world;

@@ -266,7 +266,7 @@ async fn hostile_manifests_and_ids_are_refused_and_leave_nothing() {
     assert!(data.acked(&mut conn).await.message.contains("is due"));
     data.hold(&mut conn, true).await;
     assert_eq!(data.send_manifest_bytes(&mut conn, b"no manifest").await, Verdict::Ok);
-    assert!(data.acked(&mut conn).await.message.contains("no manifest"));
+    assert!(data.acked(&mut conn).await.message.contains("not a manifest"));
     for id in ["..", "a/b", ".heft", "a\\b", "trailing.", "nul", "x\0", &"x".repeat(300)] {
         let data = Data::new(id, &[("a", b"x".to_vec())]);
         data.hold(&mut conn, true).await;

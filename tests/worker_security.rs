@@ -463,7 +463,8 @@ fn what_others_prepared_in_a_sticky_directory_is_refused_by_its_name() {
 
 #[test]
 fn names_that_cannot_be_passed_to_programs_are_refused_with_the_reason() {
-    for (name, why) in [("A=b", "is no name of a variable"), ("TMPDIR", "each job gets its own")] {
+    for (name, why) in [("A=b", "is not a name of a variable"), ("TMPDIR", "each job gets its own")]
+    {
         let (code, _, err) = heft(&["worker", "127.0.0.1", "1", "--pass-env", name]);
         assert_eq!(code, Some(2), "{err}");
         assert!(err.contains(why), "{err}");

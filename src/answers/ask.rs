@@ -198,9 +198,9 @@ fn job_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D:
 }
 
 fn blob_id<'de, D: Deserializer<'de>>(from: D) -> Result<Uuid, D::Error> {
-    guid("blob's id", &String::deserialize(from)?)
+    guid("blob id", &String::deserialize(from)?)
 }
 
 fn blob_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
-    Option::<String>::deserialize(from)?.map(|text| guid("blob's id", &text)).transpose()
+    Option::<String>::deserialize(from)?.map(|text| guid("blob id", &text)).transpose()
 }

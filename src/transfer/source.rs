@@ -466,6 +466,6 @@ mod tests {
     fn what_is_no_file_is_no_source() {
         let dir = tempfile::tempdir().unwrap();
         let error = FileSource::open(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("no regular file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 //! A job that has ended needs its place no more, even if the leader has no room for its result yet:
 //! other jobs go on. What waits here is bounded all the same, by number and by bytes, as it lies on
 //! this machine's disk. Each result beyond that keeps its place, so that the worker takes fewer
-//! jobs, and none in the end. It decides nothing else; the desk owns it.
+//! jobs, and none in the end. It decides nothing else; the job table owns it.
 
 use super::limits::{RETURNING_BYTES_MAX, RETURNING_MAX};
 

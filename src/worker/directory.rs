@@ -531,7 +531,7 @@ mod tests {
         fs::remove_dir(root.path().join(OWN)).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), root.path().join(OWN)).unwrap();
         let error = JobDirectory::make(root.path(), Uuid::from_u128(2)).unwrap_err().to_string();
-        assert!(error.contains("is no directory"), "{error}");
+        assert!(error.contains("is not a directory"), "{error}");
         assert_eq!(remove_abandoned(root.path()).unwrap().removed, 0);
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
     }

@@ -15,14 +15,14 @@ fn numbers(run: u32, attempt: u32) -> RunAttempt {
     RunAttempt { run: Some(run), attempt }
 }
 
-fn desk(features: Features) -> JobTable {
-    let mut desk = JobTable::new(2, Backlog::default());
-    desk.on_leader(features);
-    desk
+fn table(features: Features) -> JobTable {
+    let mut table = JobTable::new(2, Backlog::default());
+    table.on_leader(features);
+    table
 }
 
-fn all(desk: &mut JobTable) -> Vec<JobOrder> {
-    std::iter::from_fn(|| desk.poll()).collect()
+fn all(table: &mut JobTable) -> Vec<JobOrder> {
+    std::iter::from_fn(|| table.poll()).collect()
 }
 
 fn running(number: u128, run: u32, attempt: u32) -> JobOrder {
@@ -37,66 +37,69 @@ const EARLY_CREDIT: JobOrder = JobOrder::ReturnCredit { after_job: false };
 const LATE_CREDIT: JobOrder = JobOrder::ReturnCredit { after_job: true };
 
 fn started(number: u128) -> JobTable {
-    let mut desk = desk(OURS);
-    desk.on_assign(offer(number), Inputs::Inside);
-    desk.on_start(id(number), 1, 1);
+    let mut table = table(OURS);
+    table.on_assign(offer(number), Inputs::Inside);
+    table.on_start(id(number), 1, 1);
     assert_eq!(
-        all(&mut desk),
+        all(&mut table),
         [running(number, 1, 1), JobOrder::Run(offer(number), numbers(1, 1))]
     );
-    desk
+    table
 }
 
 #[test]
 fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
-    let mut desk = desk(OURS);
-    desk.on_assign(offer(1), Inputs::Inside);
-    assert_eq!(all(&mut desk), []);
-    desk.on_start(id(1), 1, 2);
-    assert_eq!(all(&mut desk), [running(1, 1, 2), JobOrder::Run(offer(1), numbers(1, 2))]);
-    assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }]);
-    desk.on_ended(id(1), "done".into(), false);
-    assert_eq!(all(&mut desk), [answer(1, "done"), LATE_CREDIT]);
+    let mut table = table(OURS);
+    table.on_assign(offer(1), Inputs::Inside);
+    assert_eq!(all(&mut table), []);
+    table.on_start(id(1), 1, 2);
+    assert_eq!(all(&mut table), [running(1, 1, 2), JobOrder::Run(offer(1), numbers(1, 2))]);
+    assert_eq!(table.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }]);
+    table.on_ended(id(1), "done".into(), false);
+    assert_eq!(all(&mut table), [answer(1, "done"), LATE_CREDIT]);
     assert_eq!(
-        desk.held(),
+        table.held(),
         [HeldJob { job: id(1), run: 1, attempt: 2 }],
         "held until it is settled"
     );
-    desk.on_settled(id(1), 1);
-    desk.on_settled(id(1), 1);
-    assert_eq!(all(&mut desk), [JobOrder::Clean { job: id(1) }]);
-    assert_eq!(desk.held(), []);
+    table.on_settled(id(1), 1);
+    table.on_settled(id(1), 1);
+    assert_eq!(all(&mut table), [JobOrder::Clean { job: id(1) }]);
+    assert_eq!(table.held(), []);
 }
 
 #[test]
 fn a_job_of_a_classic_leader_runs_at_once_and_is_cleaned_when_sent() {
-    let mut desk = desk(CLASSIC);
-    desk.on_assign(offer(1), Inputs::Inside);
-    assert_eq!(all(&mut desk), [JobOrder::Run(offer(1), RunAttempt::UNSAID)]);
-    desk.on_ended(id(1), "done".into(), false);
-    assert_eq!(all(&mut desk), [answer(1, "done"), JobOrder::Clean { job: id(1) }, LATE_CREDIT]);
-    assert_eq!(desk.unsettled(), 0);
+    let mut table = table(CLASSIC);
+    table.on_assign(offer(1), Inputs::Inside);
+    assert_eq!(all(&mut table), [JobOrder::Run(offer(1), RunAttempt::UNSAID)]);
+    table.on_ended(id(1), "done".into(), false);
+    assert_eq!(all(&mut table), [answer(1, "done"), JobOrder::Clean { job: id(1) }, LATE_CREDIT]);
+    assert_eq!(table.unsettled(), 0);
 }
 
 #[test]
 fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
     for features in [OURS, CLASSIC] {
-        let mut desk = desk(features);
+        let mut table = table(features);
         for repeat in [false, true] {
-            desk.on_assign(offer(1), Inputs::Inside);
-            desk.on_start(id(1), 1, 1);
+            table.on_assign(offer(1), Inputs::Inside);
+            table.on_start(id(1), 1, 1);
             match repeat {
                 false => {
-                    desk.on_ended(id(1), "done".into(), false);
-                    desk.on_settled(id(1), 1);
-                    all(&mut desk);
+                    table.on_ended(id(1), "done".into(), false);
+                    table.on_settled(id(1), 1);
+                    all(&mut table);
                 }
                 true if features == OURS => {
-                    assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT])
+                    assert_eq!(all(&mut table), [answer(1, "done"), EARLY_CREDIT])
                 }
                 // A classic leader sends no Start; this one only shows that it does no harm.
                 true => {
-                    assert_eq!(all(&mut desk), [answer(1, "done"), EARLY_CREDIT, answer(1, "done")])
+                    assert_eq!(
+                        all(&mut table),
+                        [answer(1, "done"), EARLY_CREDIT, answer(1, "done")]
+                    )
                 }
             }
         }
@@ -105,64 +108,64 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
 
 #[test]
 fn dd01_a_running_job_is_not_started_twice_and_takes_the_new_attempt() {
-    let mut desk = started(1);
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_start(id(1), 1, 3);
-    assert_eq!(all(&mut desk), [running(1, 1, 3), EARLY_CREDIT]);
-    assert_eq!(desk.numbers(id(1)), Some(numbers(1, 3)));
+    let mut table = started(1);
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_start(id(1), 1, 3);
+    assert_eq!(all(&mut table), [running(1, 1, 3), EARLY_CREDIT]);
+    assert_eq!(table.numbers(id(1)), Some(numbers(1, 3)));
 }
 
 #[test]
 fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
-    let mut desk = started(1);
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_start(id(1), 2, 1);
-    assert!(matches!(all(&mut desk).as_slice(), [JobOrder::Stop { .. }]));
-    desk.on_ended(id(1), "old".into(), false);
-    let todo = all(&mut desk);
+    let mut table = started(1);
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_start(id(1), 2, 1);
+    assert!(matches!(all(&mut table).as_slice(), [JobOrder::Stop { .. }]));
+    table.on_ended(id(1), "old".into(), false);
+    let todo = all(&mut table);
     let run = JobOrder::Run(offer(1), numbers(2, 1));
     assert_eq!(todo, [JobOrder::Clean { job: id(1) }, running(1, 2, 1), run, LATE_CREDIT]);
-    desk.on_ended(id(1), "new".into(), false);
-    assert_eq!(all(&mut desk), [answer(1, "new"), LATE_CREDIT]);
-    desk.on_settled(id(1), 1);
-    assert_eq!(all(&mut desk), [], "of the wrong run");
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_start(id(1), 3, 1);
-    assert_eq!(all(&mut desk).len(), 2, "a run that has not ended here is run");
+    table.on_ended(id(1), "new".into(), false);
+    assert_eq!(all(&mut table), [answer(1, "new"), LATE_CREDIT]);
+    table.on_settled(id(1), 1);
+    assert_eq!(all(&mut table), [], "of the wrong run");
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_start(id(1), 3, 1);
+    assert_eq!(all(&mut table).len(), 2, "a run that has not ended here is run");
 }
 
 #[test]
 fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
-    let mut desk = started(1);
-    desk.on_assign(offer(2), Inputs::Inside);
-    desk.on_start(id(2), 1, 1);
-    desk.on_assign(offer(3), Inputs::Inside);
-    desk.on_ended(id(2), "two".into(), false);
-    all(&mut desk);
-    desk.on_lost();
-    assert_eq!(desk.room(), 1);
-    desk.on_ended(id(1), "one".into(), false);
-    assert_eq!(all(&mut desk), [LATE_CREDIT], "nobody to tell");
-    desk.on_lost();
-    desk.on_leader(OURS);
-    assert_eq!(all(&mut desk), [answer(2, "two"), answer(1, "one")]);
-    assert_eq!((desk.room(), desk.unsettled()), (2, 2));
-    desk.on_start(id(3), 1, 1);
-    assert_eq!(all(&mut desk), [], "what had not started is forgotten");
+    let mut table = started(1);
+    table.on_assign(offer(2), Inputs::Inside);
+    table.on_start(id(2), 1, 1);
+    table.on_assign(offer(3), Inputs::Inside);
+    table.on_ended(id(2), "two".into(), false);
+    all(&mut table);
+    table.on_lost();
+    assert_eq!(table.room(), 1);
+    table.on_ended(id(1), "one".into(), false);
+    assert_eq!(all(&mut table), [LATE_CREDIT], "nobody to tell");
+    table.on_lost();
+    table.on_leader(OURS);
+    assert_eq!(all(&mut table), [answer(2, "two"), answer(1, "one")]);
+    assert_eq!((table.room(), table.unsettled()), (2, 2));
+    table.on_start(id(3), 1, 1);
+    assert_eq!(all(&mut table), [], "what had not started is forgotten");
 }
 
 #[test]
 fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
-    let mut desk = JobTable::new(2, Backlog::default());
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_assign(offer(2), Inputs::Inside);
-    assert_eq!(all(&mut desk), []);
-    desk.on_leader(CLASSIC);
-    assert_eq!(all(&mut desk).len(), 2);
-    desk.on_leader(OURS);
-    desk.on_start(id(1), 1, 1);
+    let mut table = JobTable::new(2, Backlog::default());
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_assign(offer(2), Inputs::Inside);
+    assert_eq!(all(&mut table), []);
+    table.on_leader(CLASSIC);
+    assert_eq!(all(&mut table).len(), 2);
+    table.on_leader(OURS);
+    table.on_start(id(1), 1, 1);
     assert_eq!(
-        all(&mut desk),
+        all(&mut table),
         [running(1, 1, 1)],
         "a Welcome that comes late: the job runs already"
     );
@@ -170,30 +173,30 @@ fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
 
 #[test]
 fn more_jobs_than_places_wait_in_order_and_keep_their_leases() {
-    let mut desk = desk(OURS);
+    let mut table = table(OURS);
     for number in 1..=3 {
-        desk.on_assign(offer(number), Inputs::Inside);
-        desk.on_start(id(number), 1, 1);
+        table.on_assign(offer(number), Inputs::Inside);
+        table.on_start(id(number), 1, 1);
     }
-    all(&mut desk);
-    assert_eq!((desk.running(), desk.held().len(), desk.room()), (2, 3, 0));
-    desk.on_ended(id(1), "done".into(), false);
+    all(&mut table);
+    assert_eq!((table.running(), table.held().len(), table.room()), (2, 3, 0));
+    table.on_ended(id(1), "done".into(), false);
     let run = JobOrder::Run(offer(3), numbers(1, 1));
-    assert_eq!(all(&mut desk), [answer(1, "done"), LATE_CREDIT, running(3, 1, 1), run]);
+    assert_eq!(all(&mut table), [answer(1, "done"), LATE_CREDIT, running(3, 1, 1), run]);
 }
 
 #[test]
 fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
-    let mut desk = started(1);
-    desk.on_cancel(id(1), 2, "stale");
-    assert_eq!(all(&mut desk), []);
-    desk.on_cancel(id(1), 0, "by client");
+    let mut table = started(1);
+    table.on_cancel(id(1), 2, "stale");
+    assert_eq!(all(&mut table), []);
+    table.on_cancel(id(1), 0, "by client");
     let reason = StopReason::Cancelled { text: "by client".into() };
-    assert_eq!(all(&mut desk), [JobOrder::Stop { job: id(1), reason }]);
+    assert_eq!(all(&mut table), [JobOrder::Stop { job: id(1), reason }]);
 
-    desk.on_assign(offer(2), Inputs::Inside);
-    desk.on_cancel(id(2), 1, "not wanted");
-    let todo = all(&mut desk);
+    table.on_assign(offer(2), Inputs::Inside);
+    table.on_cancel(id(2), 1, "not wanted");
+    let todo = all(&mut table);
     let [JobOrder::Answer { job, payload }, JobOrder::Clean { .. }, EARLY_CREDIT] = todo.as_slice()
     else {
         panic!("{todo:?}")
@@ -203,37 +206,37 @@ fn cancel_reaches_a_job_in_every_state_and_only_the_attempt_it_means() {
         *job == id(2) && text.contains("\"CANCELLED\"") && text.contains("cancelled: not wanted"),
         "{text}"
     );
-    desk.on_cancel(id(9), 0, "unknown");
-    assert_eq!(all(&mut desk), []);
+    table.on_cancel(id(9), 0, "unknown");
+    assert_eq!(all(&mut table), []);
 
     // Inputs that come for a later attempt are not those that it means.
-    desk.on_assign(offer(3), Inputs::Coming);
-    desk.on_open(id(3), 2);
-    desk.on_cancel(id(3), 1, "stale");
-    assert_eq!(all(&mut desk), []);
-    desk.on_cancel(id(3), 2, "not wanted");
-    assert!(!desk.is_under_way(id(3)));
+    table.on_assign(offer(3), Inputs::Coming);
+    table.on_open(id(3), 2);
+    table.on_cancel(id(3), 1, "stale");
+    assert_eq!(all(&mut table), []);
+    table.on_cancel(id(3), 2, "not wanted");
+    assert!(!table.is_under_way(id(3)));
 }
 
 #[test]
 fn a_stopping_worker_takes_nothing_and_offers_nothing() {
-    let mut desk = started(1);
-    desk.on_stop();
-    desk.on_assign(offer(2), Inputs::Inside);
-    desk.on_start(id(2), 1, 1);
-    assert_eq!((all(&mut desk), desk.room()), (vec![], 0));
-    desk.on_ended(id(1), "done".into(), false);
-    assert_eq!(all(&mut desk), [answer(1, "done")]);
+    let mut table = started(1);
+    table.on_stop();
+    table.on_assign(offer(2), Inputs::Inside);
+    table.on_start(id(2), 1, 1);
+    assert_eq!((all(&mut table), table.room()), (vec![], 0));
+    table.on_ended(id(1), "done".into(), false);
+    assert_eq!(all(&mut table), [answer(1, "done")]);
 }
 
 #[test]
 fn a_leader_that_ignores_the_credit_cannot_fill_the_memory() {
-    let mut desk = desk(OURS);
+    let mut table = table(OURS);
     let big = Bytes::from(vec![0; ASSIGNED_BYTES_MAX / 2]);
     for number in 0..10 {
-        desk.on_assign(Offer(Arc::new(Job::new(id(number), "", big.clone()))), Inputs::Inside);
+        table.on_assign(Offer(Arc::new(Job::new(id(number), "", big.clone()))), Inputs::Inside);
     }
-    assert_eq!(desk.assigned.len(), 3);
+    assert_eq!(table.assigned.len(), 3);
 }
 
 const TRANSFERS: Features = OURS.with(Features::TRANSFERS);
@@ -255,86 +258,86 @@ fn forget(number: u128) -> JobOrder {
 #[test]
 fn a_job_runs_when_it_has_start_and_all_inputs_in_either_order() {
     for start_first in [true, false] {
-        let mut desk = desk(TRANSFERS);
-        desk.on_assign(sent(1), Inputs::Coming);
-        desk.on_open(id(1), 4);
+        let mut table = table(TRANSFERS);
+        table.on_assign(sent(1), Inputs::Coming);
+        table.on_open(id(1), 4);
         assert_eq!(
-            desk.held(),
+            table.held(),
             [HeldJob { job: id(1), run: 0, attempt: 4 }],
             "no run before Start"
         );
         for step in [start_first, !start_first] {
-            assert_eq!(all(&mut desk), []);
+            assert_eq!(all(&mut table), []);
             match step {
-                true => desk.on_start(id(1), 1, 4),
-                false => desk.on_received(id(1)),
+                true => table.on_start(id(1), 1, 4),
+                false => table.on_received(id(1)),
             }
         }
-        assert_eq!(all(&mut desk), [running(1, 1, 4), JobOrder::Run(sent(1), numbers(1, 4))]);
+        assert_eq!(all(&mut table), [running(1, 1, 4), JobOrder::Run(sent(1), numbers(1, 4))]);
     }
 }
 
 #[test]
 fn inputs_outlive_a_lost_connection_and_hold_their_place() {
-    let mut desk = desk(TRANSFERS);
-    desk.on_assign(sent(1), Inputs::Coming);
-    desk.on_open(id(1), 1);
-    desk.on_start(id(1), 1, 1);
-    desk.on_assign(offer(2), Inputs::Inside);
-    desk.on_lost();
-    assert_eq!((desk.room(), desk.held()), (1, vec![HeldJob { job: id(1), run: 0, attempt: 1 }]));
-    desk.on_leader(TRANSFERS);
-    desk.on_received(id(1));
-    assert_eq!(all(&mut desk), [], "the Start of the old connection counts for nothing");
-    desk.on_assign(sent(1), Inputs::Here);
-    assert_eq!(all(&mut desk), [EARLY_CREDIT], "given again, though its place was never free");
-    desk.on_start(id(1), 1, 2);
-    assert_eq!(all(&mut desk), [running(1, 1, 2), JobOrder::Run(sent(1), numbers(1, 2))]);
+    let mut table = table(TRANSFERS);
+    table.on_assign(sent(1), Inputs::Coming);
+    table.on_open(id(1), 1);
+    table.on_start(id(1), 1, 1);
+    table.on_assign(offer(2), Inputs::Inside);
+    table.on_lost();
+    assert_eq!((table.room(), table.held()), (1, vec![HeldJob { job: id(1), run: 0, attempt: 1 }]));
+    table.on_leader(TRANSFERS);
+    table.on_received(id(1));
+    assert_eq!(all(&mut table), [], "the Start of the old connection counts for nothing");
+    table.on_assign(sent(1), Inputs::Here);
+    assert_eq!(all(&mut table), [EARLY_CREDIT], "given again, though its place was never free");
+    table.on_start(id(1), 1, 2);
+    assert_eq!(all(&mut table), [running(1, 1, 2), JobOrder::Run(sent(1), numbers(1, 2))]);
 }
 
 #[test]
 fn inputs_of_a_job_that_waits_for_a_place_or_was_about_to_run_are_kept_too() {
-    let mut desk = desk(TRANSFERS);
+    let mut table = table(TRANSFERS);
     for number in 1..=3 {
-        desk.on_assign(sent(number), Inputs::Here);
-        desk.on_start(id(number), 1, 1);
+        table.on_assign(sent(number), Inputs::Here);
+        table.on_start(id(number), 1, 1);
     }
-    assert_eq!((desk.running(), desk.held().len()), (2, 3));
+    assert_eq!((table.running(), table.held().len()), (2, 3));
     // Nothing was worked off yet: the leader has not heard that they run.
-    desk.on_lost();
-    assert_eq!((desk.running(), desk.held().len(), desk.room()), (0, 3, 0));
-    assert_eq!(all(&mut desk), []);
-    desk.on_leader(TRANSFERS);
-    desk.on_start(id(2), 1, 1);
-    assert_eq!(all(&mut desk), [running(2, 1, 1), JobOrder::Run(sent(2), numbers(1, 1))]);
+    table.on_lost();
+    assert_eq!((table.running(), table.held().len(), table.room()), (0, 3, 0));
+    assert_eq!(all(&mut table), []);
+    table.on_leader(TRANSFERS);
+    table.on_start(id(2), 1, 1);
+    assert_eq!(all(&mut table), [running(2, 1, 1), JobOrder::Run(sent(2), numbers(1, 1))]);
 }
 
 #[test]
 fn what_was_received_is_dropped_when_the_job_is_not_to_run_here() {
-    let mut desk = desk(TRANSFERS);
-    desk.on_assign(sent(1), Inputs::Coming);
-    desk.on_cancel(id(1), 1, "elsewhere");
-    let todo = all(&mut desk);
+    let mut table = table(TRANSFERS);
+    table.on_assign(sent(1), Inputs::Coming);
+    table.on_cancel(id(1), 1, "elsewhere");
+    let todo = all(&mut table);
     assert_eq!(todo.first(), Some(&forget(1)));
     assert!(todo.contains(&JobOrder::Clean { job: id(1) }) && todo.contains(&EARLY_CREDIT));
 
-    desk.on_assign(sent(2), Inputs::Coming);
-    desk.on_abandoned(id(2));
-    desk.on_abandoned(id(2));
-    assert_eq!(all(&mut desk), [forget(2), EARLY_CREDIT]);
+    table.on_assign(sent(2), Inputs::Coming);
+    table.on_abandoned(id(2));
+    table.on_abandoned(id(2));
+    assert_eq!(all(&mut table), [forget(2), EARLY_CREDIT]);
 
-    desk.on_assign(sent(3), Inputs::Coming);
-    desk.on_lost();
-    desk.on_leader(CLASSIC);
-    assert_eq!(all(&mut desk), [forget(3)], "another leader");
+    table.on_assign(sent(3), Inputs::Coming);
+    table.on_lost();
+    table.on_leader(CLASSIC);
+    assert_eq!(all(&mut table), [forget(3)], "another leader");
 
-    desk.on_lost();
-    desk.on_leader(TRANSFERS);
-    desk.on_assign(sent(4), Inputs::Coming);
-    desk.on_stop();
-    desk.on_assign(sent(5), Inputs::Coming);
-    assert_eq!(all(&mut desk), [forget(4), forget(5)]);
-    assert_eq!((desk.held(), desk.room()), (vec![], 0));
+    table.on_lost();
+    table.on_leader(TRANSFERS);
+    table.on_assign(sent(4), Inputs::Coming);
+    table.on_stop();
+    table.on_assign(sent(5), Inputs::Coming);
+    assert_eq!(all(&mut table), [forget(4), forget(5)]);
+    assert_eq!((table.held(), table.room()), (vec![], 0));
 }
 
 #[test]
@@ -342,25 +345,25 @@ fn a_large_result_is_returned_to_who_takes_it_and_not_kept_when_settled() {
     let result = crate::model::JobResult::new(id(1), "c", "x", JobStatus::Ok);
     let large = Arc::new(Large { result, parts: Vec::new() });
     let answer = Answer { payload: "small".into(), large: Some(large.clone()) };
-    let mut desk = desk(TRANSFERS);
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_start(id(1), 1, 1);
-    all(&mut desk);
-    desk.on_ended(id(1), answer, false);
+    let mut table = table(TRANSFERS);
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_start(id(1), 1, 1);
+    all(&mut table);
+    table.on_ended(id(1), answer, false);
     let back = JobOrder::Return { job: id(1), numbers: numbers(1, 1), large };
-    assert_eq!(all(&mut desk), [back.clone(), LATE_CREDIT]);
-    desk.on_lost();
-    desk.on_leader(OURS);
+    assert_eq!(all(&mut table), [back.clone(), LATE_CREDIT]);
+    table.on_lost();
+    table.on_leader(OURS);
     let small = JobOrder::Answer { job: id(1), payload: "small".into() };
-    assert_eq!(all(&mut desk), [small], "a leader without transfers");
-    desk.on_lost();
-    desk.on_leader(TRANSFERS);
-    assert_eq!(all(&mut desk), [back], "and one with them");
-    desk.on_settled(id(1), 1);
-    assert_eq!(all(&mut desk), [JobOrder::Clean { job: id(1) }]);
-    desk.on_assign(offer(1), Inputs::Inside);
-    desk.on_start(id(1), 1, 2);
-    assert_eq!(all(&mut desk).len(), 2, "its files are gone, so it would run again");
+    assert_eq!(all(&mut table), [small], "a leader without transfers");
+    table.on_lost();
+    table.on_leader(TRANSFERS);
+    assert_eq!(all(&mut table), [back], "and one with them");
+    table.on_settled(id(1), 1);
+    assert_eq!(all(&mut table), [JobOrder::Clean { job: id(1) }]);
+    table.on_assign(offer(1), Inputs::Inside);
+    table.on_start(id(1), 1, 2);
+    assert_eq!(all(&mut table).len(), 2, "its files are gone, so it would run again");
 }
 
 #[test]
@@ -376,26 +379,26 @@ fn a_result_in_memory_holds_its_place_until_it_is_settled() {
         let large = Large { result, parts: vec![part] };
         Answer { payload: "small".into(), large: Some(Arc::new(large)) }
     };
-    let mut desk = desk(TRANSFERS);
+    let mut table = table(TRANSFERS);
     for number in [1, 2] {
-        desk.on_assign(offer(number), Inputs::Inside);
-        desk.on_start(id(number), 1, 1);
-        desk.on_ended(id(number), ended(number), false);
+        table.on_assign(offer(number), Inputs::Inside);
+        table.on_start(id(number), 1, 1);
+        table.on_ended(id(number), ended(number), false);
     }
-    assert!(!all(&mut desk).contains(&LATE_CREDIT));
-    assert_eq!((desk.running(), desk.room()), (0, 0));
-    desk.on_settled(id(1), 1);
-    assert_eq!(all(&mut desk), [LATE_CREDIT, JobOrder::Clean { job: id(1) }]);
-    assert_eq!(desk.room(), 1);
-    desk.on_lost();
-    desk.on_leader(CLASSIC);
+    assert!(!all(&mut table).contains(&LATE_CREDIT));
+    assert_eq!((table.running(), table.room()), (0, 0));
+    table.on_settled(id(1), 1);
+    assert_eq!(all(&mut table), [LATE_CREDIT, JobOrder::Clean { job: id(1) }]);
+    assert_eq!(table.room(), 1);
+    table.on_lost();
+    table.on_leader(CLASSIC);
     let small = JobOrder::Answer { job: id(2), payload: "small".into() };
     assert_eq!(
-        all(&mut desk),
+        all(&mut table),
         [small, LATE_CREDIT, JobOrder::Clean { job: id(2) }],
         "sent is settled"
     );
-    assert_eq!(desk.room(), 2);
+    assert_eq!(table.room(), 2);
 }
 
 #[test]
@@ -413,32 +416,32 @@ fn results_on_the_disk_wait_without_their_places_up_to_a_number_and_a_size() {
             large: Some(Arc::new(Large { result, parts: vec![part] })),
         }
     };
-    let mut desk = JobTable::new(2, Backlog { results_max: 3, bytes_max: 100 });
-    desk.on_leader(TRANSFERS);
-    let run = |desk: &mut JobTable, number, bytes| {
-        desk.on_assign(offer(number), Inputs::Inside);
-        desk.on_start(id(number), 1, 1);
-        all(desk);
-        desk.on_ended(id(number), ended(number, bytes), false);
-        all(desk).contains(&LATE_CREDIT)
+    let mut table = JobTable::new(2, Backlog { results_max: 3, bytes_max: 100 });
+    table.on_leader(TRANSFERS);
+    let run = |table: &mut JobTable, number, bytes| {
+        table.on_assign(offer(number), Inputs::Inside);
+        table.on_start(id(number), 1, 1);
+        all(table);
+        table.on_ended(id(number), ended(number, bytes), false);
+        all(table).contains(&LATE_CREDIT)
     };
     assert!(
-        run(&mut desk, 1, 60) && run(&mut desk, 2, 30),
+        run(&mut table, 1, 60) && run(&mut table, 2, 30),
         "the leader has neither, and jobs go on"
     );
-    assert!(!run(&mut desk, 3, 20), "too many bytes");
-    assert_eq!((desk.running(), desk.room(), desk.held().len()), (0, 1, 3));
-    assert!(!run(&mut desk, 4, 90), "and no more places");
-    assert_eq!(desk.room(), 0);
-    desk.on_settled(id(2), 1);
-    assert_eq!(all(&mut desk), [LATE_CREDIT, JobOrder::Clean { job: id(2) }]);
-    desk.on_lost();
-    assert_eq!(desk.room(), 1, "the next connection is offered no more");
-    desk.on_leader(TRANSFERS);
-    all(&mut desk);
-    desk.on_settled(id(4), 1);
-    assert_eq!(all(&mut desk), [LATE_CREDIT, JobOrder::Clean { job: id(4) }]);
-    assert_eq!(desk.room(), 2);
+    assert!(!run(&mut table, 3, 20), "too many bytes");
+    assert_eq!((table.running(), table.room(), table.held().len()), (0, 1, 3));
+    assert!(!run(&mut table, 4, 90), "and no more places");
+    assert_eq!(table.room(), 0);
+    table.on_settled(id(2), 1);
+    assert_eq!(all(&mut table), [LATE_CREDIT, JobOrder::Clean { job: id(2) }]);
+    table.on_lost();
+    assert_eq!(table.room(), 1, "the next connection is offered no more");
+    table.on_leader(TRANSFERS);
+    all(&mut table);
+    table.on_settled(id(4), 1);
+    assert_eq!(all(&mut table), [LATE_CREDIT, JobOrder::Clean { job: id(4) }]);
+    assert_eq!(table.room(), 2);
 }
 
 #[test]
@@ -450,53 +453,53 @@ fn ca11_a_job_that_waits_for_datasets_holds_its_place_and_goes_back_if_they_cann
         );
         Offer(Arc::new(Job::new(id(number), "", json.into_bytes())))
     };
-    let mut desk = desk(OURS);
-    desk.on_assign(named(1), Inputs::Datasets);
-    desk.on_start(id(1), 1, 1);
-    assert_eq!((all(&mut desk), desk.room()), (vec![], 1), "it waits");
-    assert_eq!(desk.held(), [HeldJob { job: id(1), run: 1, attempt: 1 }]);
-    desk.on_received(id(1));
-    assert_eq!(all(&mut desk), [running(1, 1, 1), JobOrder::Run(named(1), numbers(1, 1))]);
-    assert!(desk.is_under_way(id(1)));
+    let mut table = table(OURS);
+    table.on_assign(named(1), Inputs::Datasets);
+    table.on_start(id(1), 1, 1);
+    assert_eq!((all(&mut table), table.room()), (vec![], 1), "it waits");
+    assert_eq!(table.held(), [HeldJob { job: id(1), run: 1, attempt: 1 }]);
+    table.on_received(id(1));
+    assert_eq!(all(&mut table), [running(1, 1, 1), JobOrder::Run(named(1), numbers(1, 1))]);
+    assert!(table.is_under_way(id(1)));
 
-    desk.on_assign(named(2), Inputs::Datasets);
-    desk.on_start(id(2), 1, 1);
-    desk.on_unfit(id(2), "no room");
-    let todo = all(&mut desk);
+    table.on_assign(named(2), Inputs::Datasets);
+    table.on_start(id(2), 1, 1);
+    table.on_unfit(id(2), "no room");
+    let todo = all(&mut table);
     assert_eq!(todo[0], JobOrder::Forget { job: id(2) });
     let JobOrder::Answer { payload, .. } = &todo[1] else { panic!("{todo:?}") };
     let result = <crate::model::JobResult as crate::model::JsonModel>::parse(payload).unwrap();
     assert_eq!((result.status, result.stderr.as_str()), (JobStatus::Cancelled, "no room\n"));
     assert_eq!(todo[2..], [JobOrder::Clean { job: id(2) }, EARLY_CREDIT]);
-    assert!(!desk.is_under_way(id(2)) && desk.held().len() == 1);
+    assert!(!table.is_under_way(id(2)) && table.held().len() == 1);
 
     // After a lost connection it is the leader's to give again.
-    desk.on_assign(named(3), Inputs::Datasets);
-    desk.on_lost();
-    assert!(!desk.is_under_way(id(3)));
-    desk.on_leader(CLASSIC);
-    assert!(all(&mut desk).is_empty());
+    table.on_assign(named(3), Inputs::Datasets);
+    table.on_lost();
+    assert!(!table.is_under_way(id(3)));
+    table.on_leader(CLASSIC);
+    assert!(all(&mut table).is_empty());
 }
 
 /// Where job 1 is.
-fn place(desk: &JobTable) -> String {
+fn place(table: &JobTable) -> String {
     let mut places = Vec::new();
-    if let Some(assigned) = desk.assigned.iter().find(|assigned| assigned.offer.job() == id(1)) {
+    if let Some(assigned) = table.assigned.iter().find(|assigned| assigned.offer.job() == id(1)) {
         places.push(match (assigned.inputs, assigned.started.is_some()) {
             (Inputs::Coming | Inputs::Datasets, false) => "receiving",
             (Inputs::Coming | Inputs::Datasets, true) => "receiving, started",
             (Inputs::Inside | Inputs::Here, _) => "assigned",
         });
     }
-    if desk.waiting.iter().any(|(offer, _)| offer.job() == id(1)) {
+    if table.waiting.iter().any(|(offer, _)| offer.job() == id(1)) {
         places.push("waiting");
     }
-    match desk.running.get(&id(1)).map(|running| running.next.is_some()) {
+    match table.running.get(&id(1)).map(|running| running.next.is_some()) {
         Some(false) => places.push("running"),
         Some(true) => places.push("running, run 2 next"),
         None => {}
     }
-    match desk.results.get(id(1)).map(|stored| stored.settled) {
+    match table.results.get(id(1)).map(|stored| stored.settled) {
         Some(false) => places.push("ended"),
         Some(true) => places.push("settled"),
         None => {}
@@ -508,74 +511,74 @@ fn place(desk: &JobTable) -> String {
 fn transition_table_of_a_workers_job() {
     use crate::transitions::{Event, State, assert_table};
     fn one_place() -> JobTable {
-        let mut desk = JobTable::new(1, Backlog::default());
-        desk.on_leader(OURS);
-        desk
+        let mut table = JobTable::new(1, Backlog::default());
+        table.on_leader(OURS);
+        table
     }
     fn assigned(inputs: Inputs) -> JobTable {
-        let mut desk = one_place();
-        desk.on_assign(offer(1), inputs);
-        desk
+        let mut table = one_place();
+        table.on_assign(offer(1), inputs);
+        table
     }
     fn runs() -> JobTable {
-        let mut desk = assigned(Inputs::Inside);
-        desk.on_start(id(1), 1, 1);
-        desk
+        let mut table = assigned(Inputs::Inside);
+        table.on_start(id(1), 1, 1);
+        table
     }
     fn ended() -> JobTable {
-        let mut desk = runs();
-        desk.on_ended(id(1), "done".into(), false);
-        desk
+        let mut table = runs();
+        table.on_ended(id(1), "done".into(), false);
+        table
     }
     let states: [State<JobTable>; 9] = [
         ("unknown", one_place),
         ("receiving", || assigned(Inputs::Coming)),
         ("receiving, started", || {
-            let mut desk = assigned(Inputs::Coming);
-            desk.on_start(id(1), 1, 1);
-            desk
+            let mut table = assigned(Inputs::Coming);
+            table.on_start(id(1), 1, 1);
+            table
         }),
         ("assigned", || assigned(Inputs::Inside)),
         ("waiting", || {
-            let mut desk = one_place();
+            let mut table = one_place();
             for number in [2, 1] {
-                desk.on_assign(offer(number), Inputs::Inside);
-                desk.on_start(id(number), 1, 1);
+                table.on_assign(offer(number), Inputs::Inside);
+                table.on_start(id(number), 1, 1);
             }
-            desk
+            table
         }),
         ("running", runs),
         ("running, run 2 next", || {
-            let mut desk = runs();
-            desk.on_assign(offer(1), Inputs::Inside);
-            desk.on_start(id(1), 2, 1);
-            desk
+            let mut table = runs();
+            table.on_assign(offer(1), Inputs::Inside);
+            table.on_start(id(1), 2, 1);
+            table
         }),
         ("ended", ended),
         ("settled", || {
-            let mut desk = ended();
-            desk.on_settled(id(1), 1);
-            desk
+            let mut table = ended();
+            table.on_settled(id(1), 1);
+            table
         }),
     ];
     let events: [Event<JobTable>; 16] = [
-        ("assign, inputs with it", |desk| desk.on_assign(offer(1), Inputs::Inside)),
-        ("assign, inputs coming", |desk| desk.on_assign(offer(1), Inputs::Coming)),
-        ("assign and start of run 2", |desk| {
-            desk.on_assign(offer(1), Inputs::Inside);
-            desk.on_start(id(1), 2, 1);
+        ("assign, inputs with it", |table| table.on_assign(offer(1), Inputs::Inside)),
+        ("assign, inputs coming", |table| table.on_assign(offer(1), Inputs::Coming)),
+        ("assign and start of run 2", |table| {
+            table.on_assign(offer(1), Inputs::Inside);
+            table.on_start(id(1), 2, 1);
         }),
-        ("received", |desk| desk.on_received(id(1))),
-        ("start", |desk| desk.on_start(id(1), 1, 1)),
-        ("abandoned", |desk| desk.on_abandoned(id(1))),
-        ("unfit", |desk| desk.on_unfit(id(1), "no room")),
-        ("cancel", |desk| desk.on_cancel(id(1), 0, "not needed")),
-        ("cancel of another attempt", |desk| desk.on_cancel(id(1), 7, "not needed")),
-        ("ended", |desk| desk.on_ended(id(1), "done".into(), false)),
-        ("ended, given up", |desk| desk.on_ended(id(1), "stopped".into(), true)),
-        ("another job ended", |desk| desk.on_ended(id(2), "done".into(), false)),
-        ("settled", |desk| desk.on_settled(id(1), 1)),
-        ("unwanted", |desk| desk.on_unwanted(id(1))),
+        ("received", |table| table.on_received(id(1))),
+        ("start", |table| table.on_start(id(1), 1, 1)),
+        ("abandoned", |table| table.on_abandoned(id(1))),
+        ("unfit", |table| table.on_unfit(id(1), "no room")),
+        ("cancel", |table| table.on_cancel(id(1), 0, "not needed")),
+        ("cancel of another attempt", |table| table.on_cancel(id(1), 7, "not needed")),
+        ("ended", |table| table.on_ended(id(1), "done".into(), false)),
+        ("ended, given up", |table| table.on_ended(id(1), "stopped".into(), true)),
+        ("another job ended", |table| table.on_ended(id(2), "done".into(), false)),
+        ("settled", |table| table.on_settled(id(1), 1)),
+        ("unwanted", |table| table.on_unwanted(id(1))),
         ("connection lost", JobTable::on_lost),
         ("worker stops", JobTable::on_stop),
     ];

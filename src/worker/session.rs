@@ -82,7 +82,7 @@ pub(super) struct Session<H> {
     config: WorkerConfig,
     place: Arc<Workplace>,
     handler: Arc<H>,
-    desk: JobTable,
+    table: JobTable,
     uplink: Uplink,
     jobs: JoinSet<Ended>,
     live: HashMap<Uuid, Live>,
@@ -140,7 +140,7 @@ impl<H: Handler> Session<H> {
         let mut session = Session {
             place: Arc::new(place),
             handler,
-            desk: JobTable::new(config.parallel_max as usize, backlog(&config)),
+            table: JobTable::new(config.parallel_max as usize, backlog(&config)),
             uplink: uplink(&config),
             jobs: JoinSet::new(),
             live: HashMap::new(),
@@ -182,7 +182,7 @@ impl<H: Handler> Session<H> {
                 set_for = Some(due);
             }
             tokio::select! {
-                news = session.uplink.next(|| session.desk.holds_work_of_ours()) => session.on_news(news),
+                news = session.uplink.next(|| session.table.holds_work_of_ours()) => session.on_news(news),
                 // A classic leader does not ask for a result again that was sent to an ended
                 // connection.
                 Some(ended) = session.jobs.join_next(), if !session.uplink.is_ending() => session.on_ended(ended),
@@ -213,7 +213,7 @@ impl<H: Handler> Session<H> {
                 }
                 results
                     .into_iter()
-                    .for_each(|(job, numbers, answer)| self.desk.restore(job, numbers, answer));
+                    .for_each(|(job, numbers, answer)| self.table.restore(job, numbers, answer));
             }
             Some(Err(error)) => {
                 warn!(
@@ -261,28 +261,28 @@ impl<H: Handler> Session<H> {
     fn is_done(&mut self) -> bool {
         let Some(stop_due) = self.stop_due else { return false };
         let now = Instant::now();
-        if self.desk.running() > 0 {
+        if self.table.running() > 0 {
             return now >= stop_due;
         }
         let settle_due = *self.settle_due.get_or_insert(now + SETTLE_MAX);
-        self.desk.unsettled() == 0 || now >= settle_due
+        self.table.unsettled() == 0 || now >= settle_due
     }
 
     fn on_stop(&mut self) {
-        info!(running = self.desk.running(), "stopping: no new jobs, running ones may finish");
+        info!(running = self.table.running(), "stopping: no new jobs, running ones may finish");
         self.stop_due = Some(Instant::now() + self.config.stop_grace);
-        self.desk.on_stop();
+        self.table.on_stop();
     }
 
     async fn leave(mut self) -> Summary {
-        self.summary.killed = self.desk.running();
+        self.summary.killed = self.table.running();
         if self.summary.killed > 0 {
             warn!(
                 jobs = self.summary.killed,
                 "time to stop is over: killing running jobs; the leader gives them to others"
             );
         }
-        match (self.desk.unsettled(), &self.spool) {
+        match (self.table.unsettled(), &self.spool) {
             (0, _) => {}
             (results, Some(_)) => {
                 info!(
@@ -341,7 +341,7 @@ impl<H: Handler> Session<H> {
         (self.lazy, self.lazy_due) = (0, None);
         self.receptions.lost(self.worker_grace);
         self.returns.lost();
-        self.desk.on_lost();
+        self.table.on_lost();
         if let Some(cache) = &mut self.cache {
             cache.on_lost(&mut self.exchange);
         }
@@ -354,7 +354,7 @@ impl<H: Handler> Session<H> {
             // It may wait for datasets too.
             Step::Received(job)
                 if self.cache.as_ref().is_some_and(|cache| cache.is_waiting(job)) => {}
-            Step::Received(job) => self.desk.on_received(job),
+            Step::Received(job) => self.table.on_received(job),
         }
     }
 
@@ -365,7 +365,7 @@ impl<H: Handler> Session<H> {
         else {
             return;
         };
-        if let Some((run, attempt)) = self.desk.receiving(job) {
+        if let Some((run, attempt)) = self.table.receiving(job) {
             let note = Note { job, stage: Stage::Receiving, done, total, text: String::new() };
             self.say_progress(job, run, attempt, note);
         }
@@ -374,7 +374,7 @@ impl<H: Handler> Session<H> {
     fn on_abandoned(&mut self) {
         for job in self.receptions.abandoned() {
             info!(%job, "the leader did not come back to a job whose inputs it was sending; what came is dropped");
-            self.desk.on_abandoned(job);
+            self.table.on_abandoned(job);
             self.forget_inputs(job);
         }
     }
@@ -399,7 +399,7 @@ impl<H: Handler> Session<H> {
             }
             Turn::GiveUp { job, payload } => {
                 self.say(OutFrame { corr_id: job, ..OutFrame::new(Kind::AckJob, payload) });
-                self.desk.on_unwanted(job);
+                self.table.on_unwanted(job);
                 self.open_returns();
             }
             Turn::InputProgress { job, numbers, done, total, text } => {
@@ -434,13 +434,13 @@ impl<H: Handler> Session<H> {
                     warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
                     return Ok(());
                 }
-                if self.uplink.is_ending() && !self.desk.is_leased() {
+                if self.uplink.is_ending() && !self.table.is_leased() {
                     // It has given the job to another by now, or is about to: it would run twice.
                     warn!(%job, "a job came before the end of a connection that is over; it is left to the leader");
                     return Ok(());
                 }
                 let inputs = self.inputs_of(&parsed);
-                self.desk.on_assign(Offer(parsed), inputs);
+                self.table.on_assign(Offer(parsed), inputs);
             }
             Some(Kind::Open) => {
                 let open = Open::decode(&frame.payload)?;
@@ -450,7 +450,7 @@ impl<H: Handler> Session<H> {
                 }
                 let attempt = open.attempt;
                 let (handler, place) = (self.handler.clone(), self.place.clone());
-                let is_past = |job| self.desk.is_past_inputs(job);
+                let is_past = |job| self.table.is_past_inputs(job);
                 let taken = self.receptions.open(
                     frame.msg_id,
                     open,
@@ -460,22 +460,22 @@ impl<H: Handler> Session<H> {
                     &mut self.exchange,
                 );
                 if let Some(job) = taken {
-                    self.desk.on_open(job, attempt);
+                    self.table.on_open(job, attempt);
                 }
             }
             Some(Kind::Done | Kind::Void | Kind::Piece | Kind::Abort) => self.on_transfer(frame)?,
             Some(Kind::Grant | Kind::Verdict) => self.returns.on_frame(frame)?,
             Some(Kind::Start) => {
                 let start = Start::decode(&frame.payload)?;
-                self.desk.on_start(job, start.run, start.attempt);
+                self.table.on_start(job, start.run, start.attempt);
             }
             Some(Kind::Cancel) => {
                 let cancel = Cancel::decode(&frame.payload)?;
                 let reason = StopReason::Cancelled { text: cancel.text.as_str().to_owned() };
                 info!(%job, "{reason}");
-                self.desk.on_cancel(job, cancel.attempt, cancel.text.as_str());
+                self.table.on_cancel(job, cancel.attempt, cancel.text.as_str());
             }
-            Some(Kind::Settled) => self.desk.on_settled(job, Settled::decode(&frame.payload)?.run),
+            Some(Kind::Settled) => self.table.on_settled(job, Settled::decode(&frame.payload)?.run),
             Some(Kind::Refused) => {
                 let refused = Refused::decode(&frame.payload)?;
                 warn!(id = %job, reason = refused.reason.0, "the leader refuses: {}", refused.text);
@@ -490,7 +490,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn on_note(&mut self, note: Note) {
-        if let Some(numbers) = self.desk.numbers(note.job) {
+        if let Some(numbers) = self.table.numbers(note.job) {
             self.say_progress(note.job, numbers.run.unwrap_or(1), numbers.attempt, note);
         }
     }
@@ -516,7 +516,7 @@ impl<H: Handler> Session<H> {
                     self.files.insert(ended.job, large.files().collect());
                 }
                 let job = ended.job;
-                self.desk.on_ended(job, ended.answer, ended.given_up);
+                self.table.on_ended(job, ended.answer, ended.given_up);
                 self.free_datasets_of(job);
             }
             // An attempt catches what its handler does; it ends otherwise only when the worker
@@ -525,13 +525,13 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Does what the desk has decided.
+    /// Does what the table has decided.
     fn work_off(&mut self) {
         // A first heartbeat that is due goes before the results it announces.
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
             self.send_heartbeat();
         }
-        while let Some(todo) = self.desk.poll() {
+        while let Some(todo) = self.table.poll() {
             match todo {
                 JobOrder::SayRunning { job, run, attempt } => {
                     if let Some(live) = self.live.get(&job) {

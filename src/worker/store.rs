@@ -2,7 +2,7 @@
 //! repeated assignment with (DD01, C17, C31).
 //!
 //! Bounded by number and by bytes. The oldest settled result goes first; one that the leader does
-//! not have yet goes only when nothing else is left, and that is told. It does no I/O; the desk
+//! not have yet goes only when nothing else is left, and that is told. It does no I/O; the table
 //! owns it.
 
 use std::collections::{BTreeMap, HashMap};

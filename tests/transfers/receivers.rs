@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::blobs::{self, digest};
 use crate::raw::Raw;
-use crate::through::{CHUNKS, content, send_until_it_ends};
+use crate::splice::{CHUNKS, content, send_until_it_ends};
 use crate::uploads::{chunk_frame, next_of, say, send_chunk, upload};
 use crate::world::{MIB, World};
 

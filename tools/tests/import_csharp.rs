@@ -410,7 +410,7 @@ fn c01_what_no_worker_could_be_sent_is_left_out_with_the_reason() {
     for text in [
         "1 x too large: a job goes to a worker in a frame of at most 4194304 bytes",
         "1 x no worker can match it",
-        "no base64",
+        "not base64",
         "2 x a cap that lets nothing run: zero (0), less (-4)",
         "left out                               5",
     ] {

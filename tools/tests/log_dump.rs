@@ -267,7 +267,7 @@ fn pe10_a_torn_tail_is_told_and_is_no_error() {
     std::fs::write(&path, &bytes).unwrap();
     let ran = tool(&["log", "dump", data.text()]);
     assert_eq!((ran.code, ran.lines().len()), (0, 1));
-    assert!(ran.err.contains("are no whole records"), "{}", ran.err);
+    assert!(ran.err.contains("are not whole records"), "{}", ran.err);
     assert!(ran.err.contains("log-0000000000000001"), "{}", ran.err);
 }
 

@@ -313,7 +313,7 @@ fn pe10_a_torn_tail_is_a_note() {
     let ran = verify(&data);
     assert_eq!(ran.code, 0, "{}", ran.out);
     assert!(ran.out.contains("records 1 to 1"), "{}", ran.out);
-    assert!(ran.out.contains("are no whole records"), "{}", ran.out);
+    assert!(ran.out.contains("are not whole records"), "{}", ran.out);
 }
 
 #[test]
@@ -323,6 +323,6 @@ fn c29_the_exit_codes_tell_damage_from_a_wrong_command_and_from_what_cannot_be_r
     let empty = tempfile::tempdir().unwrap();
     let ran = tool(&["log", "verify", empty.path().to_str().unwrap()]);
     assert_eq!(ran.code, 3);
-    assert!(ran.err.contains("is no data directory of a heft leader"), "{}", ran.err);
+    assert!(ran.err.contains("is not a data directory of a heft leader"), "{}", ran.err);
     assert_eq!(tool(&["log", "verify", "/nowhere/at/all"]).code, 3);
 }

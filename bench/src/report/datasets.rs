@@ -264,6 +264,6 @@ mod tests {
             (&found["ratio"], &found["goals"]["moved"]["met"]),
             (&json!(0.25), &json!(true))
         );
-        assert!(report.table().contains("as much as 30.0 sets"), "{}", report.table());
+        assert!(report.table().contains("as much as 30.0 datasets"), "{}", report.table());
     }
 }

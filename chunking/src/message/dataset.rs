@@ -260,6 +260,7 @@ message! {
         budget: u64,
         /// Bytes that it holds.
         used: u64,
+        #[serde(rename = "sets")]
         datasets: DatasetList,
     }
 }

@@ -20,7 +20,7 @@ fn ago(millis: Option<u64>) -> String {
 /// The answer to `dataset.ls`.
 pub(super) fn list(page: &DatasetPage) -> String {
     let mut datasets = Table::new(&[
-        ("SET", Side::Left),
+        ("DATASET", Side::Left),
         ("FILES", Side::Right),
         ("BYTES", Side::Right),
         ("STORED", Side::Right),
@@ -70,7 +70,7 @@ pub(super) fn list(page: &DatasetPage) -> String {
 pub(super) fn status(shown: &DatasetShown) -> String {
     let DatasetShown { dataset, workers: at_workers, names, more } = shown;
     let mut lines = format!(
-        "set      {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
+        "dataset  {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
         text(&dataset.cache_id),
         Count(dataset.files.unwrap_or_default().into(), "file"),
         said(dataset.bytes.map(ByteSize)),
@@ -182,7 +182,7 @@ mod tests {
             "puts": [{"cache_id": "next", "received": 1 << 20, "bytes": 3 << 20, "lacking": 2 << 20}],
         });
         let expected = "\
-DATASET        FILES   BYTES  STORED  TARGET        HELD  COMING  MISSING  FAILED   AGE
+DATASET    FILES   BYTES  STORED  TARGET        HELD  COMING  MISSING  FAILED   AGE
 models-v2     12  64 MiB  40 MiB  job.assign.>     3       1        0       0  1m1s
 
 BEING PUT  RECEIVED  BYTES  LACKING
@@ -200,7 +200,7 @@ next          1 MiB  3 MiB    2 MiB
             "names": [{"name": "a/b.bin", "size": 5, "sha256": "00ff"}], "more": true,
         });
         let expected = "\
-dataset      m, 1 file, 5 B, put 1s ago
+dataset  m, 1 file, 5 B, put 1s ago
 content  sha256:00
 target   none
 

@@ -292,23 +292,23 @@ fn hash_all(sources: &[Arc<FileSource>], watch: &Watch) -> Result<Vec<Hashed>, S
         // Memory is taken when it is used first.
         home.try_send(Vec::new()).ok();
     }
-    let desk = JobTable::default();
+    let table = JobTable::default();
     let read = thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| desk.work());
+            scope.spawn(|| table.work());
         }
-        let reader = Reader { desk: &desk, home, free, watch };
+        let reader = Reader { table: &table, home, free, watch };
         let read = (0..).zip(sources).try_for_each(|(file, source)| reader.read(file, source));
-        desk.close();
+        table.close();
         read
     });
     read?;
-    Ok(desk.results(sources.len()))
+    Ok(table.results(sources.len()))
 }
 
 /// The thread that reads and cuts.
 struct Reader<'a> {
-    desk: &'a JobTable,
+    table: &'a JobTable,
     home: SyncSender<Vec<u8>>,
     free: Receiver<Vec<u8>>,
     watch: &'a Watch,
@@ -349,7 +349,7 @@ impl Reader<'_> {
             carried.extend_from_slice(filled.get(end..).unwrap_or_default());
             let alone = first == 0 && left == 0 && carried.is_empty();
             let count = cuts.len();
-            self.desk.put(Segment { file, first, bytes, cuts, alone, home: self.home.clone() });
+            self.table.put(Segment { file, first, bytes, cuts, alone, home: self.home.clone() });
             first += count;
         }
         Ok(())

@@ -242,11 +242,11 @@ fn a_file_that_changes_while_it_is_read_is_refused_with_its_name() {
     let path = dir.path().join("a");
     let source = FileSource::open(&path).unwrap();
     let change = |how: &dyn Fn(&File)| {
-        let desk = JobTable::default();
+        let table = JobTable::default();
         let (home, free) = sync_channel(8);
         (0..8).for_each(|_| home.try_send(Vec::new()).unwrap());
         let watch = Watch::default();
-        let reader = Reader { desk: &desk, home, free, watch: &watch };
+        let reader = Reader { table: &table, home, free, watch: &watch };
         how(&File::options().write(true).open(&path).unwrap());
         reader.read(0, &source).unwrap_err().to_string()
     };

@@ -78,8 +78,8 @@ mod tests {
         for (names, says) in [
             (["data/a.bin", "cfg/a.bin"], "\"data/a.bin\" and \"cfg/a.bin\" would be the same"),
             (["data/A.bin", "a.BIN"], "would be the same"),
-            (["data/a..b", "c"], "no name that a classic worker takes"),
-            (["data/", "c"], "no name that a classic worker takes"),
+            (["data/a..b", "c"], "not a name that a classic worker takes"),
+            (["data/", "c"], "not a name that a classic worker takes"),
         ] {
             let error = flattened(names).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

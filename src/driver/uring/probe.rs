@@ -67,7 +67,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
 fn refused(error: &io::Error) -> String {
     let meaning = match errno(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
-            "io_uring is forbidden here: dataset kernel.io_uring_disabled to 0, or allow io_uring_setup, io_uring_enter and \
+            "io_uring is forbidden here: set kernel.io_uring_disabled to 0, or allow io_uring_setup, io_uring_enter and \
              io_uring_register in the seccomp filter (of the container, most likely)"
         }
         Some(Errno::NOSYS) => {

@@ -135,7 +135,7 @@ impl Datasets {
 
     /// Whether a piece is here, and was checked.
     pub(in crate::leader) fn has_piece(&self, piece: &Piece) -> bool {
-        self.library.is_here(piece)
+        self.pack_index.is_here(piece)
     }
 }
 
@@ -151,8 +151,8 @@ impl Step<'_> {
     /// Packs were made here: they are checked like those that came.
     pub(super) fn packs_made(&mut self, key: Uuid, packs: Vec<(BlobId, Layout)>) {
         for (pack, layout) in packs {
-            self.datasets.library.announce(pack, Arc::new(layout), key, self.now);
-            self.datasets.library.comes(pack);
+            self.datasets.pack_index.announce(pack, Arc::new(layout), key, self.now);
+            self.datasets.pack_index.comes(pack);
             if self.facts.has_arrived(pack) {
                 self.part_arrived(pack);
             }
@@ -195,13 +195,13 @@ impl Step<'_> {
 
     /// What is there under an id.
     fn old_of(&mut self, cache: &CacheId) -> Old {
-        if self.datasets.library.is_listing() {
+        if self.datasets.pack_index.is_listing() {
             return Old::Later;
         }
         let Some(known) = self.facts.dataset(cache) else { return Old::Now(Ok(None)) };
         // One that could not be read is not read again and again for a put that waits.
         let is_readable =
-            self.datasets.library.knows(known.version) && self.facts.has_arrived(known.version);
+            self.datasets.pack_index.knows(known.version) && self.facts.has_arrived(known.version);
         match self.manifest_of(known.version) {
             Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
             None if is_readable => Old::Later,
@@ -264,7 +264,7 @@ impl Step<'_> {
     /// Those of these packs that have yet to be checked.
     pub(super) fn still_coming(&self, packs: Vec<BlobId>) -> HashSet<BlobId> {
         let is_coming = |pack: &BlobId| {
-            self.datasets.library.pack(*pack).is_some_and(|(_, state)| state != PackState::Good)
+            self.datasets.pack_index.pack(*pack).is_some_and(|(_, state)| state != PackState::Good)
         };
         packs.into_iter().filter(is_coming).collect()
     }

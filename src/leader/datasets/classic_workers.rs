@@ -276,17 +276,17 @@ impl Step<'_> {
             // Else it is being read, and then they are fed.
             return;
         };
-        let library = &self.datasets.library;
+        let pack_index = &self.datasets.pack_index;
         let mut wanted: HashMap<BlobId, HashSet<Piece>> = HashMap::new();
         for piece in manifest.pieces() {
-            if let Some(pack) = library.place_of(piece) {
+            if let Some(pack) = pack_index.place_of(piece) {
                 wanted.entry(pack).or_default().insert(*piece);
             }
         }
         let packs = wanted.keys().copied().collect();
         let mut looks = Vec::new();
         for (pack, pieces) in wanted {
-            let Some((layout, _)) = library.pack(pack) else { continue };
+            let Some((layout, _)) = pack_index.pack(pack) else { continue };
             let mut left = pieces;
             let places = layout.pieces().iter().enumerate().filter(|(_, piece)| left.remove(piece));
             let pieces =

@@ -321,7 +321,7 @@ impl Step<'_> {
     /// Begins with the next dataset for a worker, if it is free.
     pub(super) fn push_next(&mut self, worker: WorkerId) {
         loop {
-            if self.datasets.library.is_listing() {
+            if self.datasets.pack_index.is_listing() {
                 return;
             }
             let Some(at) = self.datasets.workers.get_mut(&worker) else { return };
@@ -428,7 +428,7 @@ impl Step<'_> {
             // It says so again when it is asked again: the manifest is being read, and then it is.
             return self.remember_lack(worker, version, lack);
         };
-        let library = &self.datasets.library;
+        let pack_index = &self.datasets.pack_index;
         let Some(push) = self.datasets.workers.get_mut(&worker).and_then(|at| at.push.as_mut())
         else {
             return;
@@ -438,7 +438,7 @@ impl Step<'_> {
         push.unplaced.clear();
         let places = lack.pieces.indices().filter_map(|place| usize::try_from(place).ok());
         for piece in places.filter_map(|place| manifest.pieces().get(place)) {
-            match library.place_of(piece) {
+            match pack_index.place_of(piece) {
                 Some(pack) => push.packs.insert(pack),
                 None => push.unplaced.insert(*piece),
             };
@@ -469,8 +469,10 @@ impl Step<'_> {
         &mut self,
         version: Uuid,
     ) -> Option<Arc<chunking::dataset::Manifest>> {
-        let found = self.datasets.library.manifest(version, self.now);
-        if found.is_none() && self.facts.has_arrived(version) && self.datasets.library.read(version)
+        let found = self.datasets.pack_index.manifest(version, self.now);
+        if found.is_none()
+            && self.facts.has_arrived(version)
+            && self.datasets.pack_index.read(version)
         {
             self.act(DatasetAction::Look { blob: version, at: VerifyRequest::Manifest });
         }
@@ -534,20 +536,20 @@ impl Step<'_> {
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
         // One that was announced and is not opened yet is looked at again when it is.
         let has_begun = |pack: BlobId| {
-            let known = self.datasets.library.pack(pack);
+            let known = self.datasets.pack_index.pack(pack);
             known.is_some_and(|(_, state)| !matches!(state, PackState::Announced(_)))
         };
         let can_open = |pack: &&BlobId| !push.open.contains(pack) && has_begun(**pack);
         let packs: Vec<BlobId> = push.packs.iter().filter(can_open).take(room).copied().collect();
         for pack in packs {
-            let Some((layout, _)) = self.datasets.library.pack(pack) else { continue };
+            let Some((layout, _)) = self.datasets.pack_index.pack(pack) else { continue };
             let says = Pack { pieces: PieceList::new(layout.pieces().to_vec()) };
             self.say(conn, pack, version, Says::Pack(says));
             if let Some(push) = self.push_of(worker) {
                 push.packs.remove(&pack);
                 push.open.insert(pack);
             }
-            self.datasets.library.use_packs(&[pack], self.now);
+            self.datasets.pack_index.use_packs(&[pack], self.now);
             self.attach(conn, pack, version, Again::Yes);
         }
     }
@@ -586,7 +588,7 @@ impl Step<'_> {
             return self.watch();
         }
         warn!(%worker, %cache, %reason, "a worker does not take a part of a dataset: {text}");
-        let pack = self.datasets.library.pack(blob);
+        let pack = self.datasets.pack_index.pack(blob);
         if let Some((_, PackState::Announced(_) | PackState::Coming(_) | PackState::Checking(_))) =
             pack
         {

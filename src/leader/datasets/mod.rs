@@ -69,7 +69,7 @@ const LOOK_FOR_WORKERS_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Datasets {
     /// How long packs stay that no dataset has.
     grace: Duration,
-    library: PackIndex,
+    pack_index: PackIndex,
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
     /// Puts of classic clients that wait for their turn.
@@ -106,7 +106,7 @@ impl Datasets {
     pub(super) fn new(grace: Duration) -> Self {
         Datasets {
             grace,
-            library: PackIndex::default(),
+            pack_index: PackIndex::default(),
             puts: BTreeMap::new(),
             came: VecDeque::new(),
             lineage: Lineage::new(),
@@ -142,7 +142,7 @@ impl Datasets {
 
     /// Whether a blob is a part of a dataset, or about to be.
     pub(super) fn knows(&self, blob: BlobId) -> bool {
-        self.library.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
+        self.pack_index.knows(blob) || self.puts.values().any(|put| put.brings_manifest(blob))
     }
 
     /// Every blob that is needed: of datasets that are kept or about to be.
@@ -174,9 +174,9 @@ impl Datasets {
         let mut needed = self.needed_blobs(facts);
         // A put may take longer than that.
         for manifest in self.puts.values().filter_map(|putting| putting.manifest.as_ref()) {
-            needed.extend(self.library.packs_with(manifest));
+            needed.extend(self.pack_index.packs_with(manifest));
         }
-        self.library.stale(&needed, now, grace)
+        self.pack_index.stale(&needed, now, grace)
     }
 }
 
@@ -278,22 +278,22 @@ impl Step<'_> {
     /// again.
     fn restored(&mut self, blob: BlobId, part: RestoredPart) {
         match part {
-            RestoredPart::Manifest => return self.datasets.library.restore_manifest(blob),
+            RestoredPart::Manifest => return self.datasets.pack_index.restore_manifest(blob),
             RestoredPart::Pack => {}
             RestoredPart::LoosePack => {
                 self.datasets.loose.insert(blob);
             }
         }
-        self.datasets.library.restore(blob, self.now);
+        self.datasets.pack_index.restore(blob, self.now);
         let at = VerifyRequest::PackList(self.facts.blob_bytes(blob));
         self.act(DatasetAction::Look { blob, at });
     }
 
     /// The list of a pack that no dataset has was read: its pieces are checked before they count.
     fn check_loose(&mut self, blob: BlobId, layout: Arc<Layout>) {
-        self.datasets.library.listed(blob, layout.clone());
+        self.datasets.pack_index.listed(blob, layout.clone());
         self.act(DatasetAction::Look { blob, at: VerifyRequest::Pack(layout) });
-        if !self.datasets.library.is_listing() {
+        if !self.datasets.pack_index.is_listing() {
             self.feed_all();
         }
     }
@@ -326,7 +326,7 @@ impl Step<'_> {
     /// Looks again when the next thing is due.
     fn watch(&mut self) {
         let deadlines = self.datasets.puts.values().filter_map(Putting::deadline).min();
-        let sweep = (!self.datasets.library.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
+        let sweep = (!self.datasets.pack_index.is_empty()).then(|| self.now.plus(SWEEP_EVERY));
         let waits = self.datasets.puts.values().any(|putting| putting.missing().next().is_some());
         let is_waited_for = |at: &AtWorker| at.conn.is_none() || at.has_put_off();
         let waits = waits || self.datasets.workers.values().any(is_waited_for);
@@ -347,7 +347,7 @@ impl Step<'_> {
         for blob in self.datasets.stale_packs(self.now, self.facts, self.datasets.grace) {
             self.forget_part(blob);
         }
-        self.datasets.library.rest(self.now);
+        self.datasets.pack_index.rest(self.now);
         self.datasets.frames.rest();
     }
 
@@ -360,7 +360,7 @@ impl Step<'_> {
     }
 
     fn forget_part(&mut self, blob: BlobId) {
-        self.datasets.library.forget(blob);
+        self.datasets.pack_index.forget(blob);
         self.act(DatasetAction::Forget { blob });
     }
 }

@@ -347,25 +347,30 @@ mod tests {
 
     #[test]
     fn manifests_have_so_much_memory_and_the_one_unused_for_longest_leaves_it() {
-        let (mut library, manifest) = (PackIndex::default(), Arc::new(Manifest::default()));
+        let (mut pack_index, manifest) = (PackIndex::default(), Arc::new(Manifest::default()));
         let id = |n: u64| Uuid::from_u64_pair(0, n);
         for n in 0..4 {
-            library.manifest_read(id(n), manifest.clone(), MANIFESTS_KEPT_BYTES_MAX / 4, Micros(n));
+            pack_index.manifest_read(
+                id(n),
+                manifest.clone(),
+                MANIFESTS_KEPT_BYTES_MAX / 4,
+                Micros(n),
+            );
         }
-        assert!(library.manifest(id(0), Micros(10)).is_some());
-        library.manifest_read(id(4), manifest.clone(), 1, Micros(11));
-        let kept = |library: &PackIndex| {
-            (0..9).filter(|n| library.manifests.contains_key(&id(*n))).collect::<Vec<_>>()
+        assert!(pack_index.manifest(id(0), Micros(10)).is_some());
+        pack_index.manifest_read(id(4), manifest.clone(), 1, Micros(11));
+        let kept = |pack_index: &PackIndex| {
+            (0..9).filter(|n| pack_index.manifests.contains_key(&id(*n))).collect::<Vec<_>>()
         };
-        assert_eq!(kept(&library), [0, 2, 3, 4]);
-        library.manifest_read(id(5), manifest, 2 * MANIFESTS_KEPT_BYTES_MAX, Micros(12));
-        assert_eq!(kept(&library), [5], "one that is needed is there, however large it is");
+        assert_eq!(kept(&pack_index), [0, 2, 3, 4]);
+        pack_index.manifest_read(id(5), manifest, 2 * MANIFESTS_KEPT_BYTES_MAX, Micros(12));
+        assert_eq!(kept(&pack_index), [5], "one that is needed is there, however large it is");
     }
 
     #[test]
     fn a_piece_of_several_packs_is_here_until_the_last_of_them_is_forgotten() {
         for seed in 0..20 {
-            let mut library = PackIndex::default();
+            let mut pack_index = PackIndex::default();
             let packs: Vec<(BlobId, Arc<Layout>)> = (0..12u64)
                 .map(|pack| {
                     // Some have a piece twice.
@@ -374,40 +379,42 @@ mod tests {
                 })
                 .collect();
             for (id, layout) in &packs {
-                library.announce(*id, layout.clone(), Uuid::nil(), Micros(0));
+                pack_index.announce(*id, layout.clone(), Uuid::nil(), Micros(0));
                 // Its list may be read again.
-                library.good(*id, layout.clone(), Micros(0));
-                library.good(*id, layout.clone(), Micros(0));
+                pack_index.good(*id, layout.clone(), Micros(0));
+                pack_index.good(*id, layout.clone(), Micros(0));
             }
             let mut left = packs;
             while !left.is_empty() {
                 let at =
                     usize::try_from(mix(seed ^ left.len() as u64) % left.len() as u64).unwrap();
-                library.forget(left.swap_remove(at).0);
+                pack_index.forget(left.swap_remove(at).0);
                 for piece in (0..24u64).map(|piece| Piece::of(&piece.to_le_bytes())) {
                     let mut holders =
                         left.iter().filter(|(_, layout)| layout.pieces().contains(&piece));
-                    match library.place_of(&piece) {
+                    match pack_index.place_of(&piece) {
                         Some(place) => assert!(holders.any(|(id, _)| *id == place)),
                         None => assert_eq!(holders.count(), 0),
                     }
                 }
             }
             assert!(
-                library.pieces.is_empty() && library.also.is_empty() && library.coming.is_empty()
+                pack_index.pieces.is_empty()
+                    && pack_index.also.is_empty()
+                    && pack_index.coming.is_empty()
             );
         }
     }
 
     #[test]
     fn only_what_several_packs_have_is_noted_more_than_once() {
-        let mut library = PackIndex::default();
+        let mut pack_index = PackIndex::default();
         for pack in 0..3u64 {
             let layout = layout([7].into_iter().chain(pack * 100..pack * 100 + 50));
             let id = Uuid::from_u64_pair(1, pack);
-            library.announce(id, layout.clone(), Uuid::nil(), Micros(0));
-            library.good(id, layout, Micros(0));
+            pack_index.announce(id, layout.clone(), Uuid::nil(), Micros(0));
+            pack_index.good(id, layout, Micros(0));
         }
-        assert_eq!((library.pieces.len(), library.also.len()), (150, 1));
+        assert_eq!((pack_index.pieces.len(), pack_index.also.len()), (150, 1));
     }
 }

@@ -163,7 +163,7 @@ impl Step<'_> {
         match known {
             Some(known)
                 if known.digest == putting.put.digest.bytes
-                    && self.datasets.library.has_all(known.version, &known.packs) =>
+                    && self.datasets.pack_index.has_all(known.version, &known.packs) =>
             {
                 self.say_lack(Some(conn), request, Lacking::Nothing, 0, Default::default());
                 self.put_again(request, putting, &known);
@@ -205,7 +205,7 @@ impl Step<'_> {
         putting.put = put;
         match putting.manifest.clone() {
             None => self.say_lack(Some(conn), request, Lacking::Manifest, 0, Default::default()),
-            Some(manifest) => match self.datasets.library.cover(&manifest) {
+            Some(manifest) => match self.datasets.pack_index.cover(&manifest) {
                 Ok(_) => self.ask_for_pieces(request),
                 Err((ranges, bytes)) => {
                     self.say_lack(Some(conn), request, Lacking::Pieces, bytes, ranges)
@@ -309,16 +309,16 @@ impl Step<'_> {
         };
         let known: HashSet<_> = manifest.pieces().iter().collect();
         let is_foreign = layout.pieces().iter().any(|piece| !known.contains(piece));
-        let is_coming = |library: &super::PackIndex| {
-            library.pack(pack).is_some_and(|(known, state)| {
+        let is_coming = |pack_index: &super::PackIndex| {
+            pack_index.pack(pack).is_some_and(|(known, state)| {
                 state.request() == Some(request) && known.pieces() == layout.pieces()
             })
         };
-        if putting.packs.contains(&pack) && is_coming(&self.datasets.library) {
+        if putting.packs.contains(&pack) && is_coming(&self.datasets.pack_index) {
             // It was on its way when the connection broke: what of it is here need not come again.
             return;
         }
-        if self.facts.knows_blob(pack) || self.datasets.library.knows(pack) {
+        if self.facts.knows_blob(pack) || self.datasets.pack_index.knows(pack) {
             // It came before, and is being checked: who brought it hears what is still lacking.
             return self.turn_away(conn, pack);
         }
@@ -329,7 +329,7 @@ impl Step<'_> {
             return self.refuse_put(request, RefusalText::invalid(text));
         }
         putting.packs.insert(pack);
-        self.datasets.library.announce(pack, Arc::new(layout), request, self.now);
+        self.datasets.pack_index.announce(pack, Arc::new(layout), request, self.now);
     }
 
     /// A client opens a part of a dataset.
@@ -357,7 +357,7 @@ impl Step<'_> {
         if !putting.opened.contains(&id) && self.facts.knows_blob(id) {
             return false;
         }
-        let size_fits = match self.datasets.library.pack(id) {
+        let size_fits = match self.datasets.pack_index.pack(id) {
             Some((layout, state)) => state.request() == Some(request) && layout.size() == open.size,
             None => {
                 let room = MANIFESTS_COMING_BYTES_MAX.saturating_sub(manifests);
@@ -371,7 +371,7 @@ impl Step<'_> {
             return false;
         };
         let version = putting.put.manifest;
-        let layout = self.datasets.library.pack(id).map(|(layout, _)| layout.clone());
+        let layout = self.datasets.pack_index.pack(id).map(|(layout, _)| layout.clone());
         putting.opened.insert(id);
         if layout.is_none() {
             putting.manifest_bytes = open.size;
@@ -381,7 +381,7 @@ impl Step<'_> {
         open.name = Name::try_from(name.to_owned()).unwrap_or_default();
         self.act(DatasetAction::Expect { blob: id, open: open.clone(), plan });
         if let Some(layout) = layout {
-            self.datasets.library.comes(id);
+            self.datasets.pack_index.comes(id);
             self.pack_comes(version, id, &layout);
         }
         true
@@ -390,10 +390,10 @@ impl Step<'_> {
     /// A part of a dataset has come whole.
     pub(super) fn part_arrived(&mut self, blob: BlobId) {
         self.act(DatasetAction::Settle { blob });
-        let at = match self.datasets.library.check(blob) {
+        let at = match self.datasets.pack_index.check(blob) {
             Some(layout) => VerifyRequest::Pack(layout),
-            None if self.datasets.library.pack(blob).is_some() => return,
-            None if self.datasets.library.read(blob) => VerifyRequest::Manifest,
+            None if self.datasets.pack_index.pack(blob).is_some() => return,
+            None if self.datasets.pack_index.read(blob) => VerifyRequest::Manifest,
             None => return,
         };
         self.act(DatasetAction::Look { blob, at });
@@ -403,11 +403,11 @@ impl Step<'_> {
     pub(super) fn manifest_read(&mut self, blob: BlobId, manifest: Arc<Manifest>) {
         if !self.facts.knows_blob(blob) {
             // Nobody needs it any more.
-            self.datasets.library.not_read(blob);
+            self.datasets.pack_index.not_read(blob);
             return;
         }
         let bytes = self.facts.blob_bytes(blob);
-        self.datasets.library.manifest_read(blob, manifest.clone(), bytes, self.now);
+        self.datasets.pack_index.manifest_read(blob, manifest.clone(), bytes, self.now);
         let puts = self.datasets.puts.iter();
         let waits =
             |putting: &Putting| putting.put.manifest == blob && putting.stage == Stage::Manifest;
@@ -443,7 +443,7 @@ impl Step<'_> {
             .map_err(|error| RefusalText::invalid(error.to_string()))?;
         // What was made here is here.
         if !putting.is_made_here()
-            && let Err((_, bytes)) = self.datasets.library.cover(&manifest)
+            && let Err((_, bytes)) = self.datasets.pack_index.cover(&manifest)
             && spool_now.saturating_add(bytes) > spool_max
         {
             let text = format!(
@@ -454,7 +454,7 @@ impl Step<'_> {
             );
             return Err(RefusalText::numbers(Reason::SPOOL_FULL, bytes, spool_max, text));
         }
-        let pieces = self.datasets.library.piece_count().saturating_add(manifest.pieces().len());
+        let pieces = self.datasets.pack_index.piece_count().saturating_add(manifest.pieces().len());
         if pieces > PIECES_MAX {
             let text = format!(
                 "the datasets at the leader would have {pieces} pieces, and at most {PIECES_MAX} are remembered: remove some, or put \
@@ -483,7 +483,7 @@ impl Step<'_> {
         let facts = self.facts;
         let is_here = |blob: &BlobId| facts.has_arrived(*blob);
         let (client, staged) = (putting.client(), putting.staged());
-        match self.datasets.library.cover(&manifest) {
+        match self.datasets.pack_index.cover(&manifest) {
             Ok(packs) if !packs.iter().chain([&putting.put.manifest]).all(is_here) => {
                 let text =
                     "a part of it was given up, or the leader's disk did not keep it: put it again";
@@ -518,7 +518,7 @@ impl Step<'_> {
 
     fn commit_dataset(&mut self, dataset: Dataset, staged: Option<JobId>) {
         let dataset = Arc::new(dataset);
-        self.datasets.library.use_packs(&dataset.packs, self.now);
+        self.datasets.pack_index.use_packs(&dataset.packs, self.now);
         self.datasets.committing.insert(dataset.version, dataset.clone());
         let event = match staged {
             Some(job) => Event::Staged { job, dataset },
@@ -529,7 +529,7 @@ impl Step<'_> {
 
     /// A pack is what its list says.
     pub(super) fn pack_is_good(&mut self, pack: BlobId, layout: Arc<Layout>) {
-        let request = self.datasets.library.good(pack, layout, self.now);
+        let request = self.datasets.pack_index.good(pack, layout, self.now);
         match request {
             Some(request) => {
                 if let Some(putting) = self.datasets.puts.get_mut(&request) {
@@ -538,7 +538,7 @@ impl Step<'_> {
                 self.ask_for_pieces(request);
             }
             // One of a previous run.
-            None if !self.datasets.library.is_listing() => self.feed_all(),
+            None if !self.datasets.pack_index.is_listing() => self.feed_all(),
             None => {}
         }
         self.watch();
@@ -548,9 +548,9 @@ impl Step<'_> {
     /// the disk does not give it.
     pub(super) fn part_is_bad(&mut self, blob: BlobId, text: &str) {
         warn!(%blob, "a part of a dataset is damaged: {text}");
-        let was_manifest = self.datasets.library.not_read(blob);
+        let was_manifest = self.datasets.pack_index.not_read(blob);
         self.datasets.loose.remove(&blob);
-        let by_pack = self.datasets.library.forget(blob);
+        let by_pack = self.datasets.pack_index.forget(blob);
         // What a dataset that is kept has is not thrown away: it may be read another time, and a
         // put brings it again.
         if !self.needed_blobs().contains(&blob) {
@@ -578,7 +578,7 @@ impl Step<'_> {
             return self.ask_for_pieces(request);
         }
         self.broken_part(blob, text);
-        if !self.datasets.library.is_listing() {
+        if !self.datasets.pack_index.is_listing() {
             self.feed_all();
         }
     }
@@ -687,7 +687,11 @@ impl Step<'_> {
         let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
         for pack in std::mem::take(&mut putting.packs) {
             // One that has come and is being checked may be of use to whoever comes next.
-            if self.datasets.library.pack(pack).is_some_and(|(_, state)| state.request().is_some())
+            if self
+                .datasets
+                .pack_index
+                .pack(pack)
+                .is_some_and(|(_, state)| state.request().is_some())
             {
                 self.forget_part(pack);
             }
@@ -708,7 +712,7 @@ impl Datasets {
         if self.puts.is_empty() {
             return;
         }
-        let by = match self.library.pack(blob) {
+        let by = match self.pack_index.pack(blob) {
             Some((_, state)) => state.request(),
             None => {
                 let puts = self.puts.iter();

@@ -73,7 +73,7 @@ impl Step<'_> {
             Err(text) => return self.answer_error(by, text),
         };
         if self.manifest_of(dataset.version).is_none()
-            && self.datasets.library.is_reading(dataset.version)
+            && self.datasets.pack_index.is_reading(dataset.version)
         {
             let statuses = self.datasets.statuses.entry(dataset.version).or_default();
             return statuses.push((dataset.cache.clone(), by));
@@ -105,7 +105,7 @@ impl Step<'_> {
     /// `dataset.verify`: answered when the leader and the workers have read all of it.
     fn ask_dataset_verify(&mut self, by: Asked, cache_id: &str) {
         match self.dataset_asked(cache_id) {
-            Ok(_) if self.datasets.library.is_listing() => self.answer_error(
+            Ok(_) if self.datasets.pack_index.is_listing() => self.answer_error(
                 by,
                 "the leader still reads what it kept before its start: ask again in a moment"
                     .to_owned(),
@@ -130,7 +130,7 @@ impl Step<'_> {
             self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
                 let manifest = putting.manifest.as_ref();
                 let lacking =
-                    manifest.and_then(|manifest| self.datasets.library.cover(manifest).err());
+                    manifest.and_then(|manifest| self.datasets.pack_index.cover(manifest).err());
                 PutRow {
                     cache_id: putting.cache.as_str().to_owned(),
                     received: putting.received,
@@ -288,7 +288,7 @@ impl Step<'_> {
             workers: BTreeMap::new(),
         };
         for blob in dataset.blobs() {
-            let at = match self.datasets.library.pack(blob) {
+            let at = match self.datasets.pack_index.pack(blob) {
                 Some((layout, _)) => VerifyRequest::Pack(layout.clone()),
                 None if blob == dataset.version => VerifyRequest::Manifest,
                 None => {
@@ -338,7 +338,7 @@ impl Step<'_> {
             Ok(Verified::Manifest(manifest)) => {
                 let manifest = Arc::new((**manifest).clone());
                 let bytes = self.facts.blob_bytes(blob);
-                self.datasets.library.manifest_read(blob, manifest, bytes, self.now);
+                self.datasets.pack_index.manifest_read(blob, manifest, bytes, self.now);
             }
             Ok(Verified::Pack(_) | Verified::Pieces { .. } | Verified::Bytes { .. }) => {}
             // A put brings it again.

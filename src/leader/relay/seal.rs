@@ -1,5 +1,5 @@
 //! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the
-//! disk, and one of an earlier life goes on where it was.
+//! disk, and one of an previous run goes on where it was.
 
 use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};

@@ -9,7 +9,7 @@
 //! | file | does |
 //! |---|---|
 //! | `manager` | the datasets that are here, and what the leader is told |
-//! | `keeper/jobs` | the jobs that need them |
+//! | `manager/jobs` | the jobs that need them |
 //! | `dataset_download` | datasets on their way: Hold, manifest, packs, until they are visible |
 //! | `eviction` | the budget: what goes when room is needed |
 //! | `given_up` | the datasets that went and do not come back unasked |

@@ -71,7 +71,7 @@ impl<H: Handler> Session<H> {
     pub(super) fn free_datasets(&mut self) {
         if let Some(cache) = &mut self.cache {
             for job in cache.jobs() {
-                if !self.desk.is_under_way(job) {
+                if !self.table.is_under_way(job) {
                     cache.on_job_gone(job, &mut self.exchange);
                 }
             }
@@ -81,7 +81,7 @@ impl<H: Handler> Session<H> {
     /// The datasets that a job needed are free, unless it is still here.
     pub(super) fn free_datasets_of(&mut self, job: Uuid) {
         if let Some(cache) = &mut self.cache
-            && !self.desk.is_under_way(job)
+            && !self.table.is_under_way(job)
         {
             cache.on_job_gone(job, &mut self.exchange);
         }
@@ -106,12 +106,12 @@ impl<H: Handler> Session<H> {
         let Some(cache) = &mut self.cache else { return };
         for step in cache.steps() {
             match step {
-                Step::Ready(job) if !self.receptions.lacks(job) => self.desk.on_received(job),
+                Step::Ready(job) if !self.receptions.lacks(job) => self.table.on_received(job),
                 // The rest of its inputs is to come.
                 Step::Ready(_) => {}
                 Step::GiveBack { job, text } => {
                     info!(%job, "given back: {text}");
-                    self.desk.on_unfit(job, &text);
+                    self.table.on_unfit(job, &text);
                 }
             }
         }

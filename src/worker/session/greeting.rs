@@ -31,7 +31,7 @@ impl<H: Handler> Session<H> {
             warn!(%leader, "a classic leader takes one pattern from a worker: only {first} is served; start a worker for each");
         }
         self.on_leader(Features::default());
-        self.desk.on_leader(Features::default());
+        self.table.on_leader(Features::default());
     }
 
     pub(super) fn on_welcome(&mut self, welcome: &Welcome) {
@@ -46,7 +46,7 @@ impl<H: Handler> Session<H> {
         self.on_leader(features);
         // The first heartbeat says what is still held, and goes out before the results that follow.
         self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
-        self.desk.on_leader(features);
+        self.table.on_leader(features);
         if let Some(cache) = &mut self.cache {
             cache.on_leader(features.has(Features::DATASETS), &mut self.exchange);
         }
@@ -57,7 +57,7 @@ impl<H: Handler> Session<H> {
         let beat = Heartbeat {
             cpu_permille: self.cpu.permille().unwrap_or_default(),
             credit: self.purse.given(),
-            jobs: HeldJobs::new(self.desk.held()),
+            jobs: HeldJobs::new(self.table.held()),
         };
         self.say(OutFrame::message(Uuid::nil(), &beat));
     }

@@ -16,7 +16,7 @@ impl<H: Handler> Session<H> {
     pub(super) fn offer_room(&mut self) {
         // What was withheld meanwhile is part of it.
         self.purse.clear();
-        let room = u32::try_from(self.desk.room()).unwrap_or(u32::MAX);
+        let room = u32::try_from(self.table.room()).unwrap_or(u32::MAX);
         self.give_credit(room);
     }
 

@@ -1,7 +1,7 @@
 //! The jobs that need datasets: which of them wait and for what, and what follows for them when a
 //! dataset is here or cannot be.
 //!
-//! The session calls it for each job that comes or is gone and takes the [`Step`]s; the keeper and
+//! The session calls it for each job that comes or is gone and takes the [`Step`]s; the manager and
 //! `dataset_download` say what became of a dataset. It never waits, and never reads what is in a
 //! file. Before a job uses a dataset, the files that the job names are looked at: one that has
 //! changed costs the dataset its place, and what is right of it need not come again.

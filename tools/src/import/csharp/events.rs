@@ -308,7 +308,7 @@ mod tests {
                 "its enqueue names no job",
             ),
             (&format!(r#"{{"type":"ack","jobId":"{A}"}}"#), "it has no \"at\""),
-            (&format!(r#"{{"type":"ack","jobId":"{A}","at":"noon"}}"#), "no moment"),
+            (&format!(r#"{{"type":"ack","jobId":"{A}","at":"noon"}}"#), "not a moment"),
         ] {
             let BadEvent(found) = jobs.line(&line(1, text)).unwrap_err();
             assert!(found.contains(what), "{text}: {found}");

@@ -161,7 +161,7 @@ mod tests {
         .unwrap();
         assert!(members.moment("at").unwrap_err().contains("\"yesterday\", which is not a moment"));
         assert!(members.guid("jobId").unwrap_err().contains("\"jobId\": invalid type"));
-        assert!(members.bytes("rawPayload").unwrap_err().contains("no base64"));
+        assert!(members.bytes("rawPayload").unwrap_err().contains("not base64"));
         assert!(members.list("list").is_err() && members.count("attempt").is_err());
         for text in ["", "[]", "3", "{\"a\":}", "{\"a\":1} x", "{\"a\"", "\u{feff}{}"] {
             assert!(Members::parse(text.as_bytes()).is_err(), "{text}");
