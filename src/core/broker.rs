@@ -1,9 +1,9 @@
 //! The broker: events in, actions out, time passed in.
 //!
-//! It decides and proposes records, and changes no job by itself: what follows from a record once
-//! that counts is in [`apply`](super::committed). It holds the indexes that make decisions quick
-//! (queues, leases, who is connected where); all of them follow from [`State`] and from the
-//! connections. The leader is who calls it.
+//! It decides and proposes records but changes no job itself; [`apply`](super::apply) carries out a
+//! committed record. The broker holds the indexes for quick decisions (queues, leases,
+//! connections). All of them can be derived from [`State`] and the connections. Only the leader
+//! calls it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 

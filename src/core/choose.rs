@@ -1,6 +1,5 @@
-//! Which worker gets a job: who may have it, and the best of those by one of the named policies
-//! (SC04-SC07, C14). What becomes of a job that had better wait for a worker is `locality`'s
-//! matter.
+//! Decides which worker gets a job: the eligible workers, and the best of them under a named policy
+//! (SC04-SC07, C14). Whether a job waits for a better worker is decided in `locality`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

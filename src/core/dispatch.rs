@@ -1,5 +1,5 @@
-//! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment
-//! counts.
+//! Assigns jobs to workers: one pass over the routing keys with waiting jobs, and the effects of a
+//! committed assignment.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
-//! A job as the broker knows it: ids, sizes and where it stands. Its payload and its result lie
-//! with the driver.
+//! A job as the broker knows it: ids, sizes and state. The driver has its payload and its result.
 
 use std::sync::Arc;
 

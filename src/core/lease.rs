@@ -1,7 +1,7 @@
-//! Leases: a job is with a worker as long as the worker says so. A worker that leases renews with
-//! every word about a job and with every heartbeat; when it does not, the job is taken from it, and
-//! a worker that says nothing at all loses its connection. A classic worker renews nothing: it has
-//! the time of the delivery schedule, or as long as it likes.
+//! Leases: decides how long a worker keeps a job without news. A leasing worker renews with every
+//! message about the job and with every heartbeat. When a lease runs out, the job is taken back; a
+//! worker that sends nothing at all is disconnected. A classic worker renews nothing: it has the
+//! time of the delivery schedule, or no limit.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker
-//! that has its datasets.
+//! Schedules jobs to workers that have their data (C14): the policy `locality`, and how long a job
+//! waits for such a worker.
 //!
-//! A job whose datasets a worker with room holds goes there. If only workers without room hold
-//! them, it waits for one, as long as moving the bytes to a worker with room would take: they are
-//! busy with jobs, or keep their credit back for a while. After that it goes to whoever must move
-//! the fewest, but lets jobs of its own priority go first, for a while, whose data is where the
-//! room is: a full queue is then served dataset by dataset. A job that waits stands in nobody's
-//! way: it is set aside, and found by its datasets when a worker that has them gets room.
+//! A job goes to a worker with free slots that holds its datasets. If only busy workers hold them,
+//! or workers that withhold their credit for a moment, the job waits as long as moving the bytes to
+//! a free worker would take. After that it goes to the worker that needs the fewest bytes moved,
+//! but for a while it yields to jobs of the same priority whose data is on that worker: a full
+//! queue is then served dataset by dataset. A waiting job blocks nobody: it is set aside, and found
+//! by its datasets when a worker that holds them gets a free slot.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is committed before it counts. State changes by these and by nothing else.
+//! Records, the only way state changes. Each is committed before it takes effect.
 
 use std::sync::Arc;
 

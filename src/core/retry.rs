@@ -1,9 +1,9 @@
-//! After an attempt that ended without a result: the job waits and is tried again, or is dead
-//! (RT03, C06). And waiting times that double: between deliveries of a job and between attempts to
-//! connect (CL08).
+//! Decides what follows an attempt without a result: the job waits and is retried, or is dead
+//! (RT03, C06). Also computes exponential back-off, between deliveries of a job and between
+//! connection attempts (CL08).
 //!
-//! Both are pure: who wants a spread brings the entropy. The broker takes it from ids, so that a
-//! seed replays a run.
+//! Both are pure: the caller supplies entropy for jitter. The broker takes it from ids, so a seed
+//! replays a run.
 
 use std::time::Duration;
 

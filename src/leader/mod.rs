@@ -1,25 +1,24 @@
-//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets
-//! and clocks.
+//! The leader: sessions on one side, the broker on the other, payloads in between. It has no
+//! sockets and no clock.
 //!
-//! A driver tells it what connections bring and when time has passed, and does what
-//! [`Leader::poll_output`] says. Payload bytes pass through by reference; the broker never sees
-//! them.
+//! A driver reports connection events and elapsed time, and executes what [`Leader::poll_output`]
+//! returns. Payload bytes pass by reference; the broker never sees them.
 //!
-//! [`Leader`] routes between machines that do not see each other. What is decided where:
+//! [`Leader`] routes between state machines that do not know each other:
 //!
 //! | machine | decides | wired in |
 //! |---|---|---|
-//! | `peers` | who is connected, and whether a hello is taken (`hello.rs`) | `mod.rs` |
+//! | `peers` | who is connected, and whether a hello is accepted (`hello.rs`) | `mod.rs` |
 //! | `core::Broker` | what happens to jobs | `mod.rs`, `submit.rs`, `acks.rs` |
-//! | `commit_log` | when a record counts | `durable.rs` |
+//! | `commit_log` | when a record is committed | `durable.rs` |
 //! | `payloads` | which requests and results are in memory | `tasks.rs` |
-//! | `pacing` | whose turn it is to be sent something large | `tasks.rs`, `deliver.rs` |
-//! | `relay` | how chunks pass | `transfers.rs`, `waiting.rs` |
-//! | `job_blobs` | whose a blob is | `transfers.rs` |
-//! | `retention` | which result goes first for room | `retention.rs` |
-//! | `datasets` | who holds which dataset | `datasets_wiring.rs` |
-//! | `large_frames`, `staging` | what classic peers send and get in other forms | `classic_wiring.rs` |
-//! | `questions` | who asked what | `ask.rs`, `explain.rs`, `collect.rs` |
+//! | `pacing` | when a peer is sent its next large frame | `tasks.rs`, `deliver.rs` |
+//! | `relay` | how chunks move | `transfers.rs`, `waiting.rs` |
+//! | `job_blobs` | which job a blob belongs to | `transfers.rs` |
+//! | `retention` | which result is removed first to make room | `retention.rs` |
+//! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
+//! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
+//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `orphans.rs` |
 
 mod acks;
 mod ask;

@@ -1,5 +1,4 @@
-//! Files that nothing refers to any more: they are collected after a while, or when somebody asks
-//! for it.
+//! Collects orphaned files: after a delay, or on an operator's request.
 
 use std::collections::HashSet;
 use std::time::Duration;

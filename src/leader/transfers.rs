@@ -1,5 +1,5 @@
-//! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring
-//! and who gets them. The bytes are the relay's matter.
+//! Connects transfers to jobs: which blobs a job brings and its result leaves, and which peers may
+//! send or receive them. The relay moves the bytes.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};

@@ -1,5 +1,5 @@
-//! What is here of datasets: packs with their lists, the pieces in them, and manifests, which are
-//! read when they are needed.
+//! The pack index: the leader's packs, the pieces in each, and the manifests, which are read on
+//! demand.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! Blobs on their way through the leader: from the one that brings them to those that get them, and
-//! in between, if need be, in memory or on the disk. Free of sockets, files and clocks.
+//! Relays blobs from one sender to any number of receivers, buffering in memory or on disk when
+//! needed. It has no sockets, files or clock.
 //!
-//! A chunk that somebody waits for goes on at once, in the buffer it came in (cut-through). One
-//! that nobody can take yet waits: in memory, as far as the pool's share goes, else in the blob's
-//! spool file. What was passed on is not kept where the sender keeps the source; if it is needed
-//! again, the sender is asked again.
+//! A chunk with a waiting receiver is forwarded at once, in the buffer it arrived in (cut-through).
+//! Other chunks wait in memory, up to a share of the pool, then in the blob's spool file. A
+//! forwarded chunk is not kept if the sender keeps the source; if it is needed again, the sender is
+//! asked to resend it.
 //!
-//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and
-//! those and all that are in use together never exceed the pool. Buffers count themselves
-//! (`wire::Pool`), so whatever becomes of a chunk, its buffer comes back.
+//! Windows are the backpressure on senders. Buffers are reserved for fast senders (`senders.rs`);
+//! reserved and used buffers together never exceed the pool. Buffers return to the pool when
+//! dropped (`wire::Pool`), however a chunk ends.
 
 mod blob;
 mod chunks;
