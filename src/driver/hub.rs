@@ -1,5 +1,5 @@
-//! What all connections of a leader share, over any driver's sockets: one thread, which owns the
-//! leader and executes what it wants done.
+//! Owns the leader on one thread, shared by all connections of any driver, and executes the
+//! leader's outputs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
