@@ -93,7 +93,7 @@ use tasks::{HeldBack, Task, Turn};
 #[error(transparent)]
 pub struct HangUp(#[from] SessionError);
 
-/// What is counted for status alone.
+/// Counters for status only.
 #[derive(Debug, Default)]
 struct Counters {
     started: Micros,
@@ -239,8 +239,8 @@ impl Leader {
         }
     }
 
-    /// A peer takes what it is sent, and quickly. As long as more is to follow, a worker cannot
-    /// name in its heartbeats what it has yet to get.
+    /// A peer reads its frames, and quickly. While more is to follow, a worker cannot name in its
+    /// heartbeats the jobs it has yet to receive.
     pub fn moves_quickly(&mut self, now: Micros, conn: ConnId) {
         if self.pacing.is_busy(conn) {
             self.moves(now, conn);
@@ -280,7 +280,7 @@ impl Leader {
         self.act();
     }
 
-    /// No new jobs; those that run may end.
+    /// Takes no new jobs; running jobs may end.
     pub fn drain(&mut self, now: Micros) {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Drain);

@@ -47,10 +47,7 @@ impl Leader {
                 }
             }
             if !orphans.is_empty() {
-                info!(
-                    blobs = orphans.len(),
-                    bytes, "removed files of blobs that nothing refers to"
-                );
+                info!(blobs = orphans.len(), bytes, "removed orphaned blob files");
             }
         }
         if let Lister::Asked { by, .. } = lister {

@@ -524,7 +524,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Does what the desk has decided.
+    /// Carries out the decisions of the job table.
     fn work_off(&mut self) {
         // A first heartbeat that is due goes before the results it announces.
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {
