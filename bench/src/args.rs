@@ -160,16 +160,16 @@ impl FromStr for Rate {
 /// What all workloads take.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
-    /// Bytes of a job; 64MiB, or 1KiB for roundtrip and submit. For mixed: of a large one.
+    /// Job size; 64MiB, or 1KiB for roundtrip and submit. For mixed: of a large job.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
-    /// Bytes of a small job of mixed.
+    /// Size of a small job of mixed.
     #[arg(long, default_value = "1KiB", value_name = "SIZE")]
     small_size: ByteSize,
 
-    /// Jobs under way at a time; 4, or 1 for roundtrip, or one for each submitter. For mixed: large
-    /// ones; small ones go one by one.
+    /// Jobs in flight; 4, or 1 for roundtrip, or one per submitter. For mixed: large jobs; small
+    /// jobs go one by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     in_flight: Option<u32>,
 
@@ -178,16 +178,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX))]
     submitters: Option<u32>,
 
-    /// Rounds of heft, or of each of its variants, and of the relay, in turns; who goes first
-    /// changes.
+    /// Rounds of each heft variant and of the relay, alternating; the order changes.
     #[arg(long, default_value_t = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
 
-    /// How long jobs are started in a round; 1500ms unless --count or --total is given.
+    /// Duration of a round; 1500ms unless --count or --total is given.
     #[arg(long, value_name = "TIME", conflicts_with_all = ["count", "total"])]
     duration: Option<Span>,
 
-    /// Jobs in a round. For mixed: small ones.
+    /// Jobs per round. For mixed: small jobs.
     #[arg(long, value_name = "N", conflicts_with = "total", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
@@ -195,13 +194,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SIZE")]
     total: Option<ByteSize>,
 
-    /// How long jobs are run before the first round, unmeasured; 0s for not at all.
+    /// Unmeasured warm-up before the first round; 0s for none.
     #[arg(long, default_value_t = Span(WARMUP), value_name = "TIME")]
     warmup: Span,
 
-    /// Start jobs at this rate whatever becomes of earlier ones, such as 500/s; times count from
-    /// when a job was due. For mixed: small ones. Without it a job is started when another has
-    /// ended.
+    /// Start jobs at this fixed rate, such as 500/s; latency counts from the due time. For mixed:
+    /// small jobs. Without it a job starts when another has ended.
     #[arg(long, value_name = "N/s")]
     rate: Option<Rate>,
 
@@ -221,28 +219,27 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t)]
     driver: Drivers,
 
-    /// Who checks chunks that the leader passes on at once. With both, each way has a leader,
+    /// Who checks chunks that the leader forwards at once. With both, each setting has a leader,
     /// workers and clients of its own, for each driver.
     #[arg(long, value_enum, default_value_t)]
     verify: Verifies,
 
-    /// What outlives the leader. With both, each has a leader, workers and clients of its own, for
-    /// each driver and check. Where a leader has its disk, the disk alone is measured too. What is
-    /// stored is always checked, whatever --verify says.
+    /// What survives a restart of the leader. With both, each has a leader, workers and clients of
+    /// its own, for each driver and check. For durable leaders the disk alone is measured too.
+    /// Stored chunks are always checked, whatever --verify says.
     #[arg(long, value_enum, default_value_t)]
     durability: Durabilities,
 
-    /// Bytes that are written to the disk alone in a turn; 0 for not at all.
+    /// Bytes written per measurement of the disk alone; 0 for none.
     #[arg(long, default_value_t = ByteSize(DISK_TURN_BYTES), value_name = "SIZE")]
     disk_bytes: ByteSize,
 
-    /// Where leaders have their data directories, in a directory that is removed at the end.
-    /// Default: beside this program, which is on a disk more often than the system's directory for
-    /// such things.
+    /// Parent of the leaders' data directories, in a directory that is removed at the end. Default:
+    /// beside this program, which is more often on a disk than the system's temporary directory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Measure heft, with all variants that are asked for, or the relay alone, as for profiling.
+    /// Measure only heft, with all requested variants, or only the relay, e.g. for profiling.
     #[arg(long, value_enum, value_name = "SIDE")]
     only: Option<Only>,
 

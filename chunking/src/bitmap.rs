@@ -1,6 +1,6 @@
-//! Which chunks of a blob are here, and which have to be sent again.
+//! Records which chunks of a blob are present, and which must be sent again.
 //!
-//! A [`Bitmap`] grows with the chunks that came, not with the size a peer claims. [`Ranges`] is its
+//! A [`Bitmap`] grows with the chunks received, not with the size a peer claims. [`Ranges`] is its
 //! form on the wire.
 
 use crate::limits::{BLOB_CHUNKS_MAX, RANGES_MAX};

@@ -1,4 +1,4 @@
-//! One piece of a blob on the wire: its 21-byte head and the checks that its bytes have to pass.
+//! A chunk of a blob on the wire: its 21-byte head and the checks on its bytes.
 //!
 //! Frame head and chunk head are 64 bytes together, so a payload read behind them starts on a cache
 //! line, and a kernel copy never runs at a small odd distance from its source.

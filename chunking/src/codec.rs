@@ -1,8 +1,8 @@
-//! How a chunk's bytes are compressed, one chunk at a time.
+//! Compresses and inflates chunks, one at a time.
 //!
-//! A chunk that does not get smaller is sent as it is (CO01). Inflating writes into a buffer of
-//! exactly the raw length that the chunk's place has, so what a hostile chunk claims to hold costs
-//! nothing beyond it.
+//! A chunk that does not shrink is sent uncompressed (CO01). Inflating writes into a buffer of
+//! exactly the raw length of the chunk's position, so a hostile chunk cannot make the receiver
+//! allocate more.
 
 use brotli::enc::{BrotliEncoderParams, StandardAlloc};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState};

@@ -1,8 +1,7 @@
-//! The type byte of a frame: the founding documents' codes and ours.
+//! Frame type codes: the founding documents' and heft's own.
 //!
-//! A frame whose code is unknown is still a frame; whether that matters is the connection's
-//! decision (classic peers skip what they do not know, SPEC 1B), so looking the code up is a step
-//! of its own.
+//! A frame with an unknown code is still a frame. Whether that matters is the connection's decision
+//! (classic peers skip unknown frames, SPEC 1B), so looking up the code is a separate step.
 
 use serde::Serialize;
 use std::fmt;

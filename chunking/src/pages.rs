@@ -1,5 +1,5 @@
-//! A list in pages that exist once something was put into them, so that a place far behind costs a
-//! page and not all that lies before it.
+//! A sparse list in pages, allocated on first write, so that a distant index costs one page and not
+//! everything before it.
 
 const PAGE_ITEMS: usize = 512;
 

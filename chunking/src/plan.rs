@@ -1,4 +1,5 @@
-//! How a blob is cut into chunks: fixed places, so that a chunk's offset is its identity.
+//! Decides how a blob is cut into chunks: at fixed offsets, so that a chunk's offset is its
+//! identity.
 
 use crate::chunk::{ChunkError, ChunkHead};
 use crate::codec::Codec;

@@ -1,6 +1,6 @@
-//! Whether compressing a blob's chunks pays, judged by a sample before the time is spent.
+//! Decides from a sample whether compressing a blob's chunks pays off.
 //!
-//! No clock in here: who knows how fast the wire and the codec are says so. Senders call it, once
+//! It has no clock: the caller supplies the speed of the wire and the codec. Senders call it once
 //! in a while.
 
 use crate::codec::Compressor;

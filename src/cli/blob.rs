@@ -26,16 +26,16 @@ running there is `heft-tools log verify DATA`.
 Exit codes: 0 done, and for verify: all is as it was written; 1 verify found damage, or the leader answered with an error;
 2 the command line is not right; 3 the leader cannot be reached or is a classic one.";
 
-/// Look after the large inputs and parts of results that a leader keeps
+/// Manage blobs: the large inputs and parts of results at a leader
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BlobArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
     #[command(subcommand)]
     what: What,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
@@ -44,21 +44,21 @@ pub struct BlobArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// List the blobs that the leader knows.
+    /// List blobs.
     Ls {
-        /// The most blobs to list.
+        /// Maximum number of blobs to list.
         #[arg(long, default_value_t = 1_000)]
         limit: usize,
     },
     /// Read blobs from the leader's disk and check every chunk.
     Verify {
-        /// Which ones; all of them if none is named.
+        /// Blobs to verify (default: all).
         #[arg(value_name = "BLOB", value_parser = blob_id)]
         blobs: Vec<Uuid>,
     },
-    /// Remove files that nothing refers to, without waiting for the leader's --blob-grace.
+    /// Remove orphaned files, without waiting for the leader's --blob-grace.
     Gc {
-        /// Only say which files would go.
+        /// Only list the files that would be removed.
         #[arg(long)]
         dry_run: bool,
     },

@@ -15,17 +15,17 @@ const EXAMPLES: &str = "Examples:
 
 The job's client gets a result that says so. To end a job of `heft submit`, press Ctrl-C there.";
 
-/// End a job, wherever it stands
+/// Cancel a job, in any state
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CancelArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// The job.
+    /// Job id.
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]

@@ -28,9 +28,9 @@ pub struct ClientArgs {
     host: String,
     /// The leader's port.
     port: u16,
-    /// Who the client is.
+    /// Client id.
     client_id: String,
-    /// How many of its jobs may run at a time; without it CLIENT_DESIRED_PAR, else 4.
+    /// Maximum concurrent jobs (default: CLIENT_DESIRED_PAR, else 4).
     desired: Option<i64>,
     #[command(flatten)]
     reach: Reach,

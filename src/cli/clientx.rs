@@ -21,16 +21,16 @@ another under the same id.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = "heft clientx [OPTIONS] <CLIENT_ID> <HOST:PORT>... [DESIRED_TOTAL]")]
 pub struct ClientxArgs {
-    /// Who the client is.
+    /// Client id.
     client_id: String,
-    /// The leaders; a number behind them is how many jobs may run at a time over all of them
+    /// Leader addresses; a number after them is the maximum of concurrent jobs over all leaders
     /// (default 4).
     #[arg(required = true, value_name = "HOST:PORT")]
     leaders: Vec<String>,
-    /// How a leader is chosen for a job: round-robin or least-in-flight.
+    /// How to choose a leader for each job: round-robin or least-in-flight.
     #[arg(long, default_value_t)]
     policy: Policy,
-    /// TCP congestion control by name.
+    /// TCP congestion control.
     #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     tcp_congestion: Option<String>,
 }

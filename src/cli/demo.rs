@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
-    /// Jobs that check an input of their own.
+    /// Number of jobs with an input.
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     jobs: u32,
 }

@@ -24,16 +24,16 @@ A requeued job starts a new run under its own id; its result replaces the one th
 /// Jobs asked for at a time.
 const PAGE_JOBS: u64 = 1_000;
 
-/// Look after jobs that used up their attempts
+/// Manage dead jobs, which used up their attempts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DlqArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
     #[command(subcommand)]
     what: What,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
@@ -44,29 +44,29 @@ pub struct DlqArgs {
 enum What {
     /// List the dead jobs.
     Ls {
-        /// The most jobs to list.
+        /// Maximum number of jobs to list.
         #[arg(long, default_value_t = 1_000)]
         limit: u64,
     },
-    /// Show one of them with its attempts.
+    /// Show a dead job with its attempts.
     Show {
-        /// The job.
+        /// Job id.
         #[arg(value_name = "JOB_ID", value_parser = job_id)]
         job: Uuid,
     },
-    /// Run one of them again, or all.
+    /// Requeue a dead job, or all.
     Requeue(Which),
-    /// Forget one of them, or all.
+    /// Remove a dead job, or all.
     Purge(Which),
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Which {
-    /// The job.
+    /// Job id.
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Option<Uuid>,
-    /// All of them.
+    /// All dead jobs.
     #[arg(long)]
     all: bool,
 }

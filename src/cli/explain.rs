@@ -15,17 +15,17 @@ const EXAMPLES: &str = "Examples:
   heft explain 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
   heft explain 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --output json | jq .workers";
 
-/// Say why a job is where it is, worker by worker
+/// Explain why a job is where it is, worker by worker
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// The job.
+    /// Job id.
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]

@@ -27,16 +27,16 @@ use super::{print, say};
 
 const EXAMPLES: &str = "Examples:
   heft leader 5000
-  heft leader 0                                  a free port, which is said at start
+  heft leader 0                                  a free port, printed at startup
   heft leader 5000 --policy sticky --lease 10s
   heft leader 5000 --listen 10.0.0.1 --insecure
   heft leader 5000 --data /var/lib/heft --spool-max 500GiB
-  heft leader 5000 --durability memory           nothing outlives it; large jobs go through faster
+  heft leader 5000 --durability memory           nothing survives a restart; large jobs are faster
 
-What was acknowledged is on the disk, beneath --data, and the next leader with that directory goes on with it.
+Acknowledged work is on disk beneath --data; the next leader with that directory resumes it.
 
-Exit codes: 0 stopped when asked to, 2 the command line is not right, 3 it cannot listen, as on a port in use, or
-the system or its data directory does not let it have what it needs, 101 a defect in heft ended it.";
+Exit codes: 0 stopped on request, 2 invalid command line, 3 cannot bind the port, or the data directory or a system
+limit prevents startup, 101 a defect in heft.";
 
 /// Bytes of small jobs that may wait, by default.
 const PAYLOAD_BYTES_IN_MEMORY: u64 = 1 << 30;
@@ -48,25 +48,25 @@ const BUFFERS_MIN: usize = 16;
 /// The room of one chunk: with less nothing could ever wait.
 const SPOOL_BYTES_MIN: u64 = CHUNK_BYTES_MAX as u64;
 
-/// What outlives a leader (`--durability`).
+/// What survives a restart of the leader (`--durability`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Durability {
-    /// All that was acknowledged: it is on the disk first.
+    /// Everything acknowledged; it is synced to disk first.
     #[default]
     Disk,
     /// Nothing.
     Memory,
 }
 
-/// What does the I/O (`--driver`).
+/// The I/O driver (`--driver`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum DriverChoice {
-    /// io_uring where it can be had, else portable.
+    /// io_uring if available, otherwise portable.
     #[default]
     Auto,
-    /// io_uring, or nothing.
+    /// io_uring; fail if it is not available.
     Uring,
-    /// The one that runs everywhere.
+    /// The driver for any system.
     Portable,
 }
 
@@ -80,13 +80,13 @@ impl From<DriverChoice> for Choice {
     }
 }
 
-/// Who checks a chunk that is passed on at once (`--verify`).
+/// Who checks a chunk that is forwarded at once (`--verify`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum VerifyChoice {
-    /// The receiving end alone: it asks for a bad chunk again.
+    /// Only the receiver, which requests a bad chunk again.
     #[default]
     End,
-    /// The leader too, before it passes the chunk on.
+    /// The leader too, before it forwards the chunk.
     Hop,
 }
 
@@ -107,39 +107,39 @@ const LEASE_MIN: Duration = Duration::from_secs(1);
 const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
-/// Run a leader: it takes jobs from clients and hands them to workers
+/// Run a leader: accept jobs from clients and assign them to workers
 #[derive(clap::Args, Clone)]
 #[command(after_help = EXAMPLES)]
 pub struct LeaderArgs {
-    /// Port to listen on; 0 for a free one.
+    /// Port to listen on; 0 picks a free port.
     port: u16,
 
-    /// Address to listen on. Beyond this machine it needs --insecure: there is no TLS and no access
-    /// control yet.
+    /// Address to listen on. An address reachable from other machines requires --insecure: there is
+    /// no TLS and no access control yet.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDR")]
     listen: IpAddr,
 
-    /// Listen beyond this machine, without TLS and access control: whoever reaches the port can run
-    /// jobs.
+    /// Allow listening beyond this machine without TLS and access control: anyone who can reach the
+    /// port can run jobs.
     #[arg(long)]
     insecure: bool,
 
-    /// How a worker is chosen: locality, least-load, credit-first, round-robin, sticky or
-    /// load-score. Locality looks at the datasets that a job names, and is least-load for one that
-    /// names none; the others do not look at datasets.
+    /// Scheduling policy: locality, least-load, credit-first, round-robin, sticky or load-score.
+    /// Locality considers the datasets a job names, and is least-load for a job without datasets;
+    /// the other policies ignore datasets.
     #[arg(long, default_value_t)]
     policy: Policy,
 
-    /// How long a heft worker holds a job without a heartbeat.
+    /// Time a heft worker keeps a job without a heartbeat.
     #[arg(long, default_value = "30s", value_name = "TIME")]
     lease: Span,
 
-    /// How long a heft worker may be away before its jobs go elsewhere.
+    /// Time a heft worker may be disconnected before its jobs are requeued.
     #[arg(long, default_value = "5s", value_name = "TIME")]
     worker_grace: Span,
 
-    /// How long a heft peer hears nothing from the leader, not even a keepalive, before it takes
-    /// the connection for dead and makes another; the leader waits a quarter longer for the peer.
+    /// Silence, without even a keepalive, after which a heft peer considers its connection to the
+    /// leader dead and reconnects; the leader waits a quarter longer for the peer.
     #[arg(long, default_value_t = Span(SILENCE_MAX), value_name = "TIME")]
     silence: Span,
 
@@ -147,100 +147,99 @@ pub struct LeaderArgs {
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
 
-    /// Take jobs from classic workers that do not answer within 1 s, doubling to 30 s, as the older
-    /// system does.
+    /// Requeue jobs that a classic worker does not answer within 1 s, doubling to 30 s, as the
+    /// older system does.
     #[arg(long)]
     classic_ack_timeout: bool,
 
-    /// What outlives the leader: all that it acknowledged, which is on the disk first, or nothing.
+    /// What survives a restart: everything acknowledged, which is synced to disk first, or nothing.
     #[arg(long, value_enum, default_value_t, env = "HEFT_DURABILITY", value_name = "WHAT")]
     durability: Durability,
 
-    /// Directory for all that is kept: it is made if it is not there. With --durability memory only
-    /// large inputs and results that wait are there, in `DIR/spool`, which is made when it is first
-    /// needed and does not outlive the leader.
+    /// Data directory; created if missing. With --durability memory it only holds waiting large
+    /// inputs and results, in `DIR/spool`, which is created on first use and removed with the
+    /// leader.
     #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
     data: PathBuf,
 
-    /// Take a data directory that another user owns or can write to; who can may lead the leader's
-    /// files elsewhere.
+    /// Accept a data directory that another user owns or can write to; such a user can redirect the
+    /// leader's files.
     #[arg(long)]
     allow_shared_dirs: bool,
 
-    /// The number of this node; a data directory belongs to one.
+    /// Node number; a data directory belongs to one node.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     node: i32,
 
-    /// Bytes of a segment of the log. After four of them a snapshot is made, and what it makes
-    /// unneeded is removed.
+    /// Size of a log segment. After four segments a snapshot is made and obsolete files are
+    /// removed.
     #[arg(long, default_value = "64MiB", value_name = "SIZE")]
     log_segment: ByteSize,
 
-    /// How long files of blobs that nothing refers to are left alone before they are removed:
-    /// whoever was bringing one may go on with it.
+    /// Time orphaned blob files are kept before they are removed; their sender may still resume.
     #[arg(long, default_value = "10m", value_name = "TIME")]
     blob_grace: Span,
 
-    /// Bytes of large inputs and results that may be at the leader, in memory and beneath --data.
-    /// Beyond it senders wait until a worker takes some, or jobs end.
+    /// Maximum bytes of large inputs and results at the leader, in memory and beneath --data.
+    /// Beyond it senders wait until workers take data or jobs end.
     #[arg(long, default_value = "64GiB", value_name = "SIZE")]
     spool_max: ByteSize,
 
-    /// Bytes that are kept free on the disk of --data for the log, so that jobs can end and be
-    /// cancelled when uploads fill the rest: senders of large files wait before it is touched,
-    /// results may use half of it. Default: 256MiB, or a tenth of the file system if that is less.
+    /// Disk space of --data reserved for the log, so that jobs can end and be cancelled when
+    /// uploads fill the rest. Uploads of large files wait before it is used; results may use half
+    /// of it. Default: 256MiB, or a tenth of the file system if that is less.
     #[arg(long, value_name = "SIZE")]
     disk_reserve: Option<ByteSize>,
 
-    /// Memory for chunks on their way through the leader, in buffers of 1 MiB.
+    /// Memory for chunks in transit, in buffers of 1 MiB.
     #[arg(long, default_value = "48MiB", value_name = "SIZE")]
     buffers: ByteSize,
 
-    /// The largest SubmitJob or AckJob of a classic peer, which comes as a stream; at most 2 GiB
-    /// less one byte.
+    /// Largest SubmitJob or AckJob of a classic peer, received as a stream; at most 2 GiB less one
+    /// byte.
     #[arg(long, default_value = "2147483647", value_name = "SIZE")]
     classic_inbound_max: ByteSize,
 
-    /// Who checks the CRC of a chunk that goes on to its worker at once: the receiving end alone
-    /// (then it goes from socket to socket inside the kernel, where that is to be had), or the
-    /// leader too. What is stored is always checked here.
+    /// Who checks the CRC of a chunk that is forwarded at once: only the receiver (the chunk then
+    /// stays in the kernel where possible), or the leader too. Stored chunks are always checked by
+    /// the leader.
     #[arg(long, value_enum, default_value_t, env = "HEFT_VERIFY", value_name = "WHERE")]
     verify: VerifyChoice,
 
-    /// How long a job whose inputs its client still has waits for a client that is away.
+    /// Time a job with missing inputs waits for its disconnected client.
     #[arg(long, default_value = "60s", value_name = "TIME")]
     input_wait: Span,
 
-    /// Bytes of jobs that have not ended, without large inputs, before more are refused. Default:
-    /// 1GiB in memory, 16GiB on the disk.
+    /// Maximum bytes of unfinished jobs, without large inputs; more jobs are refused. Default: 1GiB
+    /// in memory, 16GiB on disk.
     #[arg(long, value_name = "SIZE")]
     payload_max: Option<ByteSize>,
 
-    /// Bytes of results that are kept; beyond it the oldest is forgotten.
+    /// Maximum bytes of stored results; beyond it the oldest is removed.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     result_max: ByteSize,
 
-    /// How long results are kept.
+    /// Time results are kept.
     #[arg(long, default_value = "1h", value_name = "TIME")]
     result_ttl: Span,
 
-    /// How long a stop (SIGTERM, Ctrl-C) waits for jobs that run.
+    /// Time to wait for running jobs on SIGTERM or Ctrl-C.
     #[arg(long, default_value = "10s", value_name = "TIME")]
     drain: Span,
 
-    /// What does the I/O: io_uring (Linux), or what runs everywhere. With auto, io_uring where it
-    /// can be had; the log says what was found.
+    /// I/O driver: uring (Linux) or portable. auto uses io_uring if available; the log shows the
+    /// choice.
     #[arg(long, value_enum, default_value_t, env = "HEFT_DRIVER", value_name = "DRIVER")]
     driver: DriverChoice,
 
-    /// How long to look for more before sleeping: auto, off, or a time such as 50us, at most 1ms.
-    /// It makes small jobs quicker, for some processor time while they flow; where it does not pay,
-    /// or the processors are busy, auto does not do it.
+    /// Time to poll before sleeping: auto, off, or a time such as 50us, at most 1ms. Polling makes
+    /// small jobs faster and costs processor time while they flow; auto stops where it does not pay
+    /// off or the processors are busy.
     #[arg(long, default_value_t = SpinMode::Auto, value_name = "HOW")]
     spin: SpinMode,
 
-    /// TCP congestion control by name. By default cubic to peers on this machine, the system's own
-    /// to others.
+    /// TCP congestion control. Default: cubic for peers on this machine, the system default for
+    /// others.
     #[arg(long, value_name = "NAME", value_parser = super::congestion)]
     tcp_congestion: Option<String>,
 }

@@ -85,7 +85,7 @@ pub fn outlive_file_limit() {
     }
 }
 
-/// In which form a command prints.
+/// Output formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
@@ -116,18 +116,17 @@ const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
 /// How the commands that talk to one leader reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Reach {
-    /// How long to try to reach the leader before giving up; status, dlq and cancel also wait that
-    /// long for it to answer the hello, and so does a job with large files.
+    /// Time to try to reach the leader; status, dlq and cancel also wait that long for the
+    /// handshake, and so does a job with large files.
     #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
     connect_wait: Span,
 
-    /// How long to wait for the answer to a question: status, dlq, explain, cancel and the like.
-    /// What has to read all files, such as verify, gets an hour at least.
+    /// Time to wait for an answer: status, dlq, explain, cancel and the like. Commands that read
+    /// all files, such as verify, get at least an hour.
     #[arg(long, value_name = "TIME", default_value = "30s", global = true)]
     answer_wait: Span,
 
-    /// TCP congestion control by name, such as cubic; without it, connections on this machine take
-    /// cubic or reno.
+    /// TCP congestion control, such as cubic (default on this machine: cubic or reno).
     #[arg(long, value_name = "NAME", global = true, value_parser = congestion)]
     tcp_congestion: Option<String>,
 }

@@ -24,12 +24,12 @@ const EXAMPLES: &str = "Examples:
   heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --out results
   heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --output json | jq -r .status
 
-Without --out the files that the job left are not fetched.
+Without --out the files the job created are not fetched.
 
-Exit codes: 0 the job ended OK, 1 it FAILED, the leader has no result of it or bytes of the result are missing, 2 the command
-line is not right, 3 the leader cannot be reached or is a classic one, 4 --timeout ran out.";
+Exit codes: 0 the job ended OK, 1 it FAILED, the leader has no result of it or bytes of the result are missing, 2 invalid
+command line, 3 the leader cannot be reached or is a classic one, 4 --timeout ran out.";
 
-/// Results that the leader keeps
+/// Fetch results stored at the leader
 #[derive(Debug, Args)]
 pub struct ResultArgs {
     #[command(subcommand)]
@@ -41,28 +41,27 @@ enum ResultCommand {
     Get(GetArgs),
 }
 
-/// Fetch the result of a job that has ended
+/// Fetch the result of an ended job
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct GetArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// The job.
+    /// Job id.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
-    /// Unpack the files that the job made into this directory; those of a job to all workers into a
-    /// directory beneath it for each, which has the worker's id.
+    /// Unpack the files the job created into this directory; for a job to all workers, each
+    /// worker's files into a subdirectory named after its id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-    /// How long to try (default: as long as it takes).
+    /// Time to try (default: no limit).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
-    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at
-    /// all.
+    /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
     #[command(flatten)]

@@ -20,20 +20,20 @@ const EXAMPLES: &str = "Examples:
   heft status 127.0.0.1:5000 --watch
   heft status 127.0.0.1:5000 --output json | jq .jobs";
 
-/// Show what a leader does: jobs, workers, clients, queues
+/// Show a leader's state: jobs, workers, clients, queues
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-    /// Print it again and again, until Ctrl-C.
+    /// Repeat until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// How often, with --watch.
+    /// Interval of --watch.
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch")]
     every: Span,
     #[command(flatten)]

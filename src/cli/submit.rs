@@ -49,72 +49,69 @@ const EXAMPLES: &str = "Examples:
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
 error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
 
-Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 the command
-line or a file is not right, 3 the leader refused it or cannot be reached, 4 --timeout ran out (what becomes of the job is
-said), 130 interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all of their results came.";
+Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
+command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
+interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
 
-/// Hand in one job, wait for it, and print what it printed
+/// Submit one job, wait for it, and print its output
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SubmitArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// The program to run, as the workers know it.
+    /// Program to run, by its name at the workers.
     exec: String,
-    /// An input file, and the name it gets in the job's directory (default: its own).
+    /// Input file, and its name in the job's directory (default: the file's own).
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
-    /// A file of a dataset that was put before, and the name it gets in the job's directory
-    /// (default: its own); an id alone is all files of the dataset.
+    /// File of a dataset, and its name in the job's directory (default: the file's own); an id
+    /// alone means all files of the dataset.
     #[arg(long = "cache", value_name = "CACHE_ID[/NAME[=NAME]]", value_parser = cached)]
     caches: Vec<Cached>,
-    /// The digest that large files are checked by: over the list of chunk checksums, or over every
-    /// byte.
+    /// Digest of large files: over the list of chunk checksums, or over every byte.
     #[arg(long, value_enum, default_value_t)]
     digest: DigestChoice,
-    /// How chunks of large files are compressed.
+    /// Compression of large files.
     #[arg(long, value_enum, default_value_t)]
     compress: CompressChoice,
-    /// Refuse the job at once if no connected worker could take it, instead of waiting for one.
+    /// Fail at once if no connected worker can take the job, instead of waiting for one.
     #[arg(long)]
     require_worker: bool,
-    /// Let classic workers have the job, too, although files of it are in folders: they get
-    /// `data/a.bin` as `a.bin`.
+    /// Allow classic workers although files are in folders: they get `data/a.bin` as `a.bin`.
     #[arg(long)]
     flatten: bool,
-    /// Smaller goes first.
+    /// Priority; smaller goes first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
-    /// Run it on every worker that matches, and show what each of them made of it.
+    /// Run the job on every matching worker, and show each result.
     #[arg(long)]
     all: bool,
-    /// Send the bytes of the one --file as they are, without a JobRequest around them; its result
-    /// is printed as it comes.
+    /// Send the bytes of the one --file as the payload, without a JobRequest; the result is printed
+    /// as received.
     #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
     raw: bool,
-    /// The subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
+    /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Who submits (default: submit- and a random id).
+    /// Client id (default: submit- and a random id).
     #[arg(long, value_name = "ID")]
     client: Option<String>,
-    /// How long the program may run, such as 30s. A classic worker cannot be stopped: there the job
-    /// ends as failed, with TIMEOUT, and the program goes on
+    /// Time limit of the program, such as 30s. A classic worker cannot stop it: the job then fails
+    /// with TIMEOUT, and the program keeps running
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
-    /// Unpack the files that the job made into this directory; with --all those of each worker into
-    /// a directory beneath it that has the worker's id.
+    /// Unpack the files the job created into this directory; with --all, each worker's files into a
+    /// subdirectory named after its id.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-    /// How to show how far it is: a line on a terminal, JSON objects on standard error, or not at
-    /// all.
+    /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
-    /// How long to wait for the result, such as 10m (default: as long as it takes).
+    /// Time to wait for the result, such as 10m (default: no limit).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
     #[command(flatten)]
@@ -149,16 +146,16 @@ impl From<DigestChoice> for DigestKind {
 /// The ways to compress on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompressChoice {
-    /// With zstd, where a sample says that it pays.
+    /// zstd, if a sample shows that it pays off.
     #[default]
     Auto,
-    /// With zstd, where it makes chunks smaller.
+    /// zstd, for chunks it makes smaller.
     Zstd,
-    /// With brotli.
+    /// brotli.
     Brotli,
-    /// With gzip.
+    /// gzip.
     Gzip,
-    /// Not at all.
+    /// No compression.
     None,
 }
 

@@ -54,84 +54,82 @@ pub struct WorkerArgs {
     pub host: String,
     /// The leader's port
     pub port: u16,
-    /// What to take: subject patterns, or names of groups [default: job.assign.>]
+    /// Subject patterns or group names to take jobs from [default: job.assign.>]
     pub patterns: Vec<String>,
-    /// Where the executables are
+    /// Directory of executables
     #[arg(long, value_name = "DIR", default_value = "/opt/grid/exe")]
     pub exe_dir: PathBuf,
-    /// Where job directories are made, in `heft` beneath it
+    /// Parent of job directories, which are created in `heft` beneath it
     #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
     pub work_dir: PathBuf,
-    /// Where datasets of files are kept that jobs name by CacheId; one directory for each worker
-    /// [default: /opt/grid/cache]
+    /// Dataset cache directory, one per worker [default: /opt/grid/cache]
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// What the cache may hold; what was not used for longest goes first
-    /// [default: half of what the file system has for it]
+    /// Maximum size of the cache; the least recently used dataset is evicted first [default: half
+    /// of what the file system has for it]
     #[arg(long, value_name = "SIZE")]
     pub cache_budget: Option<ByteSize>,
-    /// How files of datasets get into job directories, read-only: auto, reflink, hardlink or copy;
-    /// auto takes reflinks, else copies; with hard links a job can change the dataset for later
-    /// ones
+    /// How dataset files get into job directories, read-only: auto, reflink, hardlink or copy; auto
+    /// uses reflinks, otherwise copies; with hard links a job can change the dataset for later jobs
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub cache_link: LinkMode,
-    /// Keep the cache alone and take no jobs: for a classic worker on this host that uses the
-    /// directory, which so gets datasets and inputs of any size
+    /// Take no jobs, only keep the dataset cache for a classic worker on this host, which then gets
+    /// datasets and inputs of any size
     #[arg(long)]
     pub cache_only: bool,
-    /// The classic worker's id, if the leader cannot tell it by its address
+    /// Id of the classic worker, if the leader cannot match it by address
     #[arg(long = "for", value_name = "WORKER-ID", requires = "cache_only")]
     pub cache_for: Option<Uuid>,
-    /// Take a work, cache or exe directory that another user owns or can write to; who can may lead
-    /// the worker's files elsewhere, or have it run programs
+    /// Accept a work, cache or exe directory that another user owns or can write to; such a user
+    /// can redirect the worker's files, or make it run programs
     #[arg(long)]
     pub allow_shared_dirs: bool,
-    /// Jobs at a time
+    /// Maximum concurrent jobs
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
-    /// Share of the processors above which a free place is offered up to a second later, 0.10 to
-    /// 0.95
+    /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75, value_parser = cpu_cap)]
     pub cpu_cap: f64,
-    /// The worker's id, a Guid; started again with the same one, the leader knows it and gets the
-    /// results it had not taken yet [default: random]
+    /// Worker id, a Guid; a worker restarted under the same id returns the results the leader does
+    /// not have yet [default: random]
     #[arg(long, value_name = "GUID")]
     pub id: Option<Uuid>,
-    /// What the leader calls it in its logs and status
+    /// Name in the leader's logs and status
     #[arg(long)]
     pub name: Option<String>,
-    /// How long a job may run that names no limit itself, such as 30s or 10m [default: no limit]
+    /// Time limit for jobs that do not set one, such as 30s or 10m [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub time_limit: Option<Span>,
-    /// How long running jobs may take to finish after SIGTERM
+    /// Time running jobs have to finish after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub stop_grace: Span,
     /// Keep the directories of jobs that failed
     #[arg(long)]
     pub keep_failed: bool,
-    /// Return input files and the executable too, not only what the job made
+    /// Return input files and the executable too, not only files the job created
     #[arg(long)]
     pub zip_all: bool,
-    /// What goes inside a result of a program's stdout; a longer one goes as a whole beside it
+    /// Maximum bytes of stdout inside the result; longer output is sent separately
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDOUT_BYTES_MAX as u64))]
     pub stdout_max: ByteSize,
-    /// The same of its stderr
+    /// Maximum bytes of stderr inside the result; longer output is sent separately
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(STDERR_BYTES_MAX as u64))]
     pub stderr_max: ByteSize,
-    /// What is kept of a program's stdout, and of its stderr, at all
+    /// Maximum bytes kept of each of stdout and stderr; the rest is discarded
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(OUTPUT_BYTES_MAX))]
     pub output_max: ByteSize,
-    /// The largest archive of the files that a job made; a larger one is left out and its size said
+    /// Maximum size of the archive of files a job created; a larger archive is left out, and the
+    /// result states its size
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(ARCHIVE_BYTES_MAX))]
     pub archive_max: ByteSize,
-    /// Bytes of results that may wait for the leader, up to 16 of them, while their jobs' places
-    /// are given to others; each beyond that keeps its place [default: 8 GiB, or a tenth of the
-    /// work directory's file system if that is less]
+    /// Maximum bytes of results, at most 16, that wait for the leader without occupying their jobs'
+    /// slots; each further result keeps its slot [default: 8 GiB, or a tenth of the work
+    /// directory's file system if that is less]
     #[arg(long, value_name = "SIZE")]
     pub returning_max: Option<ByteSize>,
-    /// Give programs this variable of the worker's environment too; may be repeated. They get PATH,
-    /// HOME, LANG and TZ, and of their job TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT,
-    /// HEFT_EXEC and HEFT_WORKER
+    /// Pass this environment variable of the worker to programs; repeatable. Programs always get
+    /// PATH, HOME, LANG and TZ, and TMPDIR, HEFT_JOB_ID, HEFT_ATTEMPT, HEFT_CLIENT, HEFT_EXEC and
+    /// HEFT_WORKER for their job
     #[arg(long, value_name = "NAME", value_parser = pass_env)]
     pub pass_env: Vec<String>,
     /// TCP congestion control, such as cubic or bbr [default: the system's; cubic to this machine]

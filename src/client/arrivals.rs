@@ -1,9 +1,9 @@
-//! The parts of results that are on their way to a client, over all of its connections.
+//! Downloads parts of results, over all connections of a client.
 //!
-//! Connections hand it the frames of downloads as they read them, so that a chunk goes from the
-//! socket to its sink without another task between; the driver says which jobs may bring parts and
-//! takes them when they are whole. It never sends a frame and waits: answers are queued on the
-//! connection and flushed beside.
+//! Connections pass it download frames as they read them, so a chunk goes from the socket to its
+//! sink without another task in between. The driver says which jobs may bring parts, and takes the
+//! parts when they are complete. It never blocks: answers are queued on the connection and flushed
+//! separately.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Questions to a leader and their answers (60, 61): which are under way, and the answers that come
-//! in parts. It does no I/O; the driver hands it connections and frames.
+//! Tracks questions to a leader (60, 61), and assembles answers that arrive in parts. It has no
+//! I/O; the driver passes it connections and frames.
 
 use std::collections::HashMap;
 

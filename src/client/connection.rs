@@ -1,5 +1,5 @@
-//! One connection of a client, kept up by an [`Uplink`]: what the driver puts into its outbox goes
-//! out, and every frame that comes goes to the driver. It knows nothing of what a job needs.
+//! Runs one connection of a client, maintained by an [`Uplink`]: sends the driver's outbox and
+//! passes every received frame to the driver. It knows nothing about jobs.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
-//! Which connection a job goes to, and when it goes elsewhere (CL03-CL10). It knows job ids and
-//! connection numbers only: no socket, no clock, no payload. The client's driver feeds it what
-//! happened and does what it says; a client of one leader is the same with one connection.
+//! Decides which connection a job is sent on, and when it moves to another (CL03-CL10). It sees
+//! only job ids and connection numbers: no socket, clock or payload. The client's driver reports
+//! events and executes its actions; a client of one leader is the same with one connection.
 //!
-//! A job is *pending* until it is handed to a live connection and *in flight* from then on, on
-//! exactly one connection. It leaves a dead connection once the grace is over (CL07), under its own
-//! id. A connection that comes back gets its jobs again at once: leaders know a job by its id and
-//! do not take it twice (DD04), and one that has forgotten it must hear of it again.
+//! A job is *pending* until it is sent on a live connection, and *in flight* from then on, on
+//! exactly one connection. It leaves a dead connection, under the same id, once the grace time is
+//! over (CL07). A restored connection gets its jobs again at once: leaders recognise a job by its
+//! id and do not run it twice (DD04), and a leader that has forgotten the job must receive it
+//! again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;

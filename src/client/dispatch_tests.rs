@@ -1,4 +1,4 @@
-//! The rules of SPEC 1M by events: every action is asserted, and then none is left.
+//! The rules of SPEC 1M as events: each test asserts every action, and that none is left.
 
 use super::*;
 

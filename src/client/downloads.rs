@@ -1,5 +1,5 @@
-//! What a client does with the large parts of a result (archive, standard output, standard error)
-//! that come as transfers, and what its caller gets of them.
+//! Options for the large parts of a result (archive, standard output, standard error) that come as
+//! transfers, and the form in which the caller receives them.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,6 @@
-//! The task behind a client: it drives [`Dispatch`] with what connections and callers report, and
-//! does what it says. One task owns all state of a client; callers reach it by commands and never
-//! wait for a connection inside it.
+//! The client's task: drives [`Dispatch`] with reports from connections and callers, and executes
+//! its actions. One task owns all state of a client; callers send it commands and never wait for a
+//! connection inside it.
 
 mod parked;
 

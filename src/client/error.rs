@@ -1,4 +1,4 @@
-//! What can go wrong for those who use a client: with the client itself, or with one job.
+//! Errors of a client, and of a single job.
 
 use chunking::message::{Reason, Refused};
 use thiserror::Error;

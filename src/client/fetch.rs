@@ -1,4 +1,4 @@
-//! Fetching the result of a job that has ended, which need not be one of this client's own.
+//! Fetches the result of an ended job, whoever submitted it.
 
 use bytes::Bytes;
 use uuid::Uuid;

@@ -1,6 +1,5 @@
-//! The blobs that one job brings with it: their uploads, over whichever connection the job is on,
-//! and what they have to tell all together. The driver owns one for each job; it decides nothing
-//! about jobs.
+//! Uploads one job's blobs, over whichever connection the job is on, and combines their progress.
+//! The driver owns one for each job; it decides nothing about jobs.
 
 use std::time::Instant;
 

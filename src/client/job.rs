@@ -1,4 +1,4 @@
-//! One job as its submitter sees it: a stream of news, then one end.
+//! One job as its submitter sees it: a stream of events, then one outcome.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The client: hands jobs to leaders, follows them, and brings back one result for each.
+//! The client: submits jobs to leaders, follows them, and returns one result for each.
 //!
 //! [`Client`] talks to one leader, [`MultiClient`] (`clientx`, SPEC 1M) to several at a time; both
 //! stand on the same driver. A job's id is its frame's MsgId (M17) and stays the same whatever

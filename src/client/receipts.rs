@@ -1,6 +1,6 @@
-//! Which results a client tells its leaders it has. A result is confirmed where it came from, once
-//! it is with whoever waits for it. One of a job that this client never had is not: it may be
-//! another's of the same name, who gets it then.
+//! Decides which results a client confirms to its leaders. A result is confirmed on the connection
+//! it came from, once the caller has it. The result of a job this client never had is not
+//! confirmed: it may belong to another client of the same name, which then receives it.
 
 use std::collections::{HashMap, VecDeque};
 

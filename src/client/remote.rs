@@ -1,5 +1,6 @@
-//! A caller's end of a client: checks a job, waits for its place in the limits, and hands it to the
-//! driver. It decides nothing about connections; `Client`, `MultiClient` and job handles hold it.
+//! The caller's end of a client: checks a job, waits until the limits allow it, and passes it to
+//! the driver. It decides nothing about connections; `Client`, `MultiClient` and job handles hold
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! A job as it is submitted: the request and the files that go with it, and how they go.
+//! A job as submitted: the request, its files, and how each file is sent.
 //!
-//! What fits one classic frame goes inside the request, so that any leader takes it. Otherwise
-//! every file that is not small becomes a blob, named in the request and sent beside it. Which of
-//! the two it is depends on the job alone, so that handing it in again names the same bytes in the
-//! same way. It reads small files; large ones are read by the uploads that come of it.
+//! A job that fits one classic frame carries its files inside the request, so any leader takes it.
+//! Otherwise every file that is not small becomes a blob, named in the request and sent separately.
+//! The choice depends on the job alone, so a resubmission names the same bytes in the same way.
+//! Small files are read here; large ones are read by their uploads.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! What a job asks for that a classic leader does not know. Such a leader takes the job and does
-//! something else, without a word: a job that depends on it is not sent there, and of the rest its
-//! client is told.
+//! Finds the features of a job that a classic leader does not know. Such a leader accepts the job
+//! and silently does something else. A job that depends on such a feature is not sent there; for
+//! the others the client gets a warning.
 
 use crate::core::names::is_flat;
 use crate::core::subject::routing_key;

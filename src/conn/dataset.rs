@@ -1,4 +1,4 @@
-//! What peers say about datasets, and what is said to them.
+//! Decodes and encodes dataset messages.
 
 use bytes::Bytes;
 use chunking::message::{Body, Features, Have, Lack, Pack, Put};

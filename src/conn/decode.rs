@@ -1,4 +1,4 @@
-//! What a peer's frames say.
+//! Decodes a peer's frames.
 
 use std::collections::HashMap;
 use std::sync::Arc;

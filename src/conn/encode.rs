@@ -1,4 +1,4 @@
-//! What is said to a peer, in frames it can read. What it cannot hear is not said.
+//! Encodes messages as frames the peer can read. Messages the peer does not know are left out.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! One peer's side of the protocol, as the leader sees it: which generation it speaks, who it is,
-//! what it said, and how things are said to it.
+//! One peer's side of the protocol, as the leader sees it: its generation, its identity, and the
+//! translation of its messages.
 //!
-//! Free of I/O and of the broker's state. A [`Session`] turns frames into [`Inbound`] and the
-//! leader's words into frames that this peer can read; it never decides what happens to a job.
+//! It has no I/O and none of the broker's state. A [`Session`] turns frames into [`Inbound`] and
+//! the leader's messages into frames this peer can read; it never decides what happens to a job.
 
 mod dataset;
 mod decode;

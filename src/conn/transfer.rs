@@ -1,5 +1,4 @@
-//! The messages of a transfer, heard and said alike: inputs and results go the same way in both
-//! directions.
+//! Decodes and encodes transfer messages: inputs and results use the same ones in both directions.
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_PIECE_BYTES_MAX;

@@ -1,7 +1,7 @@
-//! The seam at which records become committed. One node commits by its own log; a cluster will by a
-//! majority.
+//! The interface by which records are committed. A single node commits through its own log; a
+//! cluster will by majority.
 //!
-//! Who proposes hears of commits in the order of proposals, never out of it.
+//! A proposer is told of commits in the order of its proposals.
 
 mod single;
 

@@ -1,5 +1,5 @@
-//! One node: a record is committed when the log has it on the disk, or, if its effect need not wait
-//! for that, as soon as all before it are.
+//! Consensus of a single node: a record is committed when it is synced to the log, or, if its
+//! effect need not wait for that, as soon as all records before it are committed.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,11 @@
-//! Acks: who may end a job, and what follows from an answer.
+//! Decides whether a worker's answer ends a job, and what follows.
 //!
 //! A result counts if its worker has an attempt of that job and run, or had one and is late (C07).
-//! The record of an assignment may be lost with a crash of the leader, as nobody waits for it: so
-//! for the time of a lease after a leader's start, a result of a leasing worker for a job of the
-//! previous run counts too, if it names the run and an attempt that the log does not know, and
-//! nobody has the job. Anything else would let any worker end any job. The broker calls it, and the
-//! leader before it keeps what came with a result.
+//! The record of an assignment is not synced before use and may be lost when the leader crashes. So
+//! for one lease time after a leader's start, a result of a leasing worker for a job of the
+//! previous run also counts if it names the run and an attempt the log does not know, and no worker
+//! has the job. Anything weaker would let any worker end any job. The leader stores what came with
+//! a result before it calls the broker.
 
 use super::action::{Action, WorkerOrder};
 use super::broker::Broker;

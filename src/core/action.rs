@@ -1,4 +1,5 @@
-//! What the broker wants done. The driver does it in this order and reports back by events only.
+//! Actions the broker requests. The driver executes them in order and reports back only through
+//! events.
 
 use std::fmt;
 use std::sync::Arc;

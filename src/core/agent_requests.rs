@@ -1,11 +1,11 @@
-//! Datasets that agents are asked to hold. A classic worker cannot be sent datasets, but the agent
-//! beside it can (C01): where a classic worker has room and jobs wait that it could have but for
-//! their datasets, its agent is asked for those, whoever the datasets were put for.
+//! Decides which datasets an agent is asked to hold. A classic worker cannot be sent datasets, but
+//! the agent on its host can (C01). When a classic worker has free slots and waiting jobs lack only
+//! their datasets there, its agent is asked for those datasets, whatever workers they were put for.
 //!
-//! An agent is asked once for a dataset, and again when a job comes that names it, or one that
-//! names it went to the worker, or the agent had it and lost it before a job could use it; that
-//! only so often, as datasets may displace each other. What it could not take it is not asked for
-//! again until another job comes.
+//! An agent is asked once per dataset. It is asked again when a new job names the dataset, when
+//! such a job went to the worker, or when the agent lost the dataset before a job used it; the last
+//! only a limited number of times, because datasets may evict each other. After a refusal, the
+//! agent is not asked again until another job arrives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! Records on their way, and what follows from them: what is proposed waits here until it is
-//! committed, is applied then, and has its effects.
+//! Queues proposed records until they are committed, then applies them and triggers their effects.
 //!
-//! Nothing here decides, and nothing but [`State::apply`](super::state::State::apply) changes a
-//! job. All parts of the broker propose; [`Broker::handle`] says what is committed.
+//! Nothing here decides, and only [`State::apply`](super::state::State::apply) changes a job. All
+//! parts of the broker propose; [`Broker::handle`] receives the commits.
 
 use std::collections::VecDeque;
 

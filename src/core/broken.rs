@@ -1,5 +1,5 @@
-//! What to do where our own books disagree: an index names what is not there, a counter would fall
-//! below zero.
+//! Handles internal inconsistencies: an index names a missing entry, or a counter would drop below
+//! zero.
 
 /// Our own books disagree. That is a defect of ours, and no peer can bring it about: tests, which
 /// run with assertions, stop here; a leader says so in its log and goes on as if there were nothing

@@ -1,9 +1,9 @@
 //! The broker: events in, actions out, time passed in.
 //!
-//! It decides and proposes records, and changes no job by itself: what follows from a record once
-//! that counts is in [`apply`](super::committed). It holds the indexes that make decisions quick
-//! (queues, leases, who is connected where); all of them follow from [`State`] and from the
-//! connections. The leader is who calls it.
+//! It decides and proposes records but changes no job itself; [`apply`](super::apply) carries out a
+//! committed record. The broker holds the indexes for quick decisions (queues, leases,
+//! connections). All of them can be derived from [`State`] and the connections. Only the leader
+//! calls it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
@@ -27,7 +27,7 @@ use super::timers::Due;
 use super::waiting::Waits;
 use super::worker::{Hello, Worker, Workers};
 
-/// What is known of the life of the leader before this one.
+/// Facts about the previous run of the leader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlierLife {
     /// When it was over and this one began.
@@ -40,7 +40,7 @@ pub(super) struct EarlierLife {
 pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
-    /// What a previous run of the leader left, if there was one.
+    /// The previous run of the leader, if there was one.
     pub(super) earlier: Option<EarlierLife>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
@@ -54,7 +54,7 @@ pub struct Broker {
 
     pub(super) clients: Clients,
     pub(super) intake: Intake,
-    /// Jobs whose clients are told that no worker is there.
+    /// Jobs whose clients were told that no worker is connected.
     pub(super) waits: Waits,
     pub(super) results: Results,
 
@@ -185,8 +185,8 @@ impl Broker {
         self.due.len()
     }
 
-    /// How much it keeps of jobs and workers beside their state: who submitted them, where they
-    /// wait and what for, who holds what.
+    /// Number of index entries for jobs and workers outside their state: submitters, queue places,
+    /// wait reasons, holdings.
     pub fn note_count(&self) -> usize {
         let pinned: usize = self.queues.pinned.values().map(BTreeMap::len).sum();
         pinned
@@ -253,7 +253,7 @@ impl Broker {
         decided && self.workers.iter().all(|worker| worker.held.is_empty())
     }
 
-    /// The same, with what is proposed and not yet applied.
+    /// The same, including proposed records that are not yet applied.
     pub(super) fn cap_to_be(&self, client: &ClientId) -> u32 {
         let proposed = self.proposed().rev().find_map(|record| {
             let Record::Cap { client: named, cap } = record else { return None };
@@ -339,7 +339,7 @@ impl Broker {
         }
     }
 
-    /// A worker holds what it should not: a job that has ended is settled, any other is taken away.
+    /// A worker holds a job it should not: an ended job is settled, any other is taken away.
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         let known = self.state.job(job);
         let has_ended = known.is_none_or(Job::has_ended);

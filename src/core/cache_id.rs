@@ -1,6 +1,6 @@
-//! The id of a dataset. It becomes the name of a directory on every worker, so what could lead
-//! elsewhere, or is not a name on some system, is refused where it comes in (C08); whoever has a
-//! [`CacheId`] need not look again.
+//! The validated id of a dataset. It becomes a directory name on every worker, so ids that could
+//! escape the directory or are not valid names on some system are refused at the boundary (C08).
+//! Code that holds a [`CacheId`] need not check again.
 
 use std::fmt;
 use std::sync::Arc;

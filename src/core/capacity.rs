@@ -1,5 +1,5 @@
-//! Memory of maps that were large once. A hash map keeps the room for all that it ever held; what
-//! peers made it hold is not to stay taken for good.
+//! Shrinks maps that were large once. A hash map keeps its peak capacity, and memory that peers
+//! caused to be allocated must not stay allocated for good.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};

@@ -1,9 +1,8 @@
-//! The caps that clients named, as far as they are kept: by clients that may never come back, so
-//! those that were named longest ago are forgotten when there are too many. A client that is
-//! connected has the cap of its hello all the same.
+//! Remembers clients' caps. Clients may never return, so the least recently named caps are
+//! forgotten beyond a limit. A connected client always has the cap of its hello.
 //!
-//! It is part of the state that follows from the log, so what is forgotten follows from the order
-//! of records alone.
+//! The caps are part of the logged state, so what is forgotten depends on the order of records
+//! alone.
 
 use std::collections::{BTreeMap, VecDeque};
 

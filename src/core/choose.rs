@@ -1,6 +1,5 @@
-//! Which worker gets a job: who may have it, and the best of those by one of the named policies
-//! (SC04-SC07, C14). What becomes of a job that had better wait for a worker is `locality`'s
-//! matter.
+//! Decides which worker gets a job: the eligible workers, and the best of them under a named policy
+//! (SC04-SC07, C14). Whether a job waits for a better worker is decided in `locality`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -50,8 +49,8 @@ impl Stuck {
 /// How a worker is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The one that must move the fewest bytes of the job's datasets; then, and for jobs without
-    /// any, as least-load (C14).
+    /// The worker that needs the fewest bytes of the job's datasets moved; then, and for jobs
+    /// without datasets, as least-load (C14).
     #[default]
     Locality,
     /// Fewest running, then most credit (SC05).
@@ -60,8 +59,8 @@ pub enum Policy {
     CreditFirst,
     /// Each in its turn.
     RoundRobin,
-    /// The one that had this client's last job of the same key, if it has room; else the least
-    /// loaded.
+    /// The worker that had this client's last job of the same key, if it has a free slot; else the
+    /// least loaded.
     Sticky,
     /// By processor use and running jobs together (SC06).
     LoadScore,
@@ -90,7 +89,7 @@ impl Policy {
         }
     }
 
-    /// The best of the workers that have room. Among equals, the one that waited longest.
+    /// The best of the workers with free slots. Among equals, the one that waited longest.
     pub(super) fn choose<'a>(
         self,
         workers: impl Iterator<Item = &'a Worker>,
@@ -115,7 +114,7 @@ impl Policy {
     }
 }
 
-/// What is to be done with a job that is next.
+/// The decision for the next job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// This worker gets it.
@@ -133,8 +132,7 @@ pub(super) enum Choice {
 }
 
 impl Broker {
-    /// Whether a worker can have what a job needs of datasets: it can be sent them, or has them
-    /// all.
+    /// Whether a worker can have a job's datasets: it can be sent them, or holds them all.
     pub(super) fn may_have_datasets(&self, worker: &Worker, datasets: &[Arc<Dataset>]) -> bool {
         worker.datasets || datasets.iter().all(|dataset| self.at(worker.id, dataset) == At::Held)
     }
@@ -176,7 +174,7 @@ impl Broker {
         })
     }
 
-    /// What is to be done with a job, given the workers with room that match its key.
+    /// Decides for a job, given the matching workers with free slots.
     pub(super) fn choose(&self, id: JobId, matching: &[WorkerId]) -> Choice {
         let Some(job) = self.state.job(id) else {
             broken!("job {id} is to be given out, and is not known");

@@ -1,6 +1,6 @@
-//! Datasets as the broker knows them: what is kept under a CacheId, never its bytes. They are
-//! records like jobs, so that a restart forgets none; who holds which is not: workers say so
-//! whenever they join.
+//! Datasets as the broker knows them: what is stored under a CacheId, never the bytes. Datasets are
+//! logged records like jobs and survive a restart. Which worker holds which is not logged: workers
+//! report it when they join.
 
 use std::sync::Arc;
 

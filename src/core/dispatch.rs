@@ -1,5 +1,5 @@
-//! Giving jobs out: a pass over the keys that have jobs, and what happens when an assignment
-//! counts.
+//! Assigns jobs to workers: one pass over the routing keys with waiting jobs, and the effects of a
+//! committed assignment.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use super::{broken, count_down};
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
 const PASSED_OVER_MAX: usize = 64;
 
-/// Assignments that are proposed and not yet applied: what they will need is taken already.
+/// Assignments proposed but not yet applied; their resources are already reserved.
 #[derive(Debug, Default)]
 pub(super) struct Assignments {
     of: HashMap<JobId, Assigning>,
@@ -28,7 +28,7 @@ pub(super) struct Assignments {
     shares: HashMap<ClientId, u32>,
     /// How many were made in all.
     made: u64,
-    /// Who had the last jobs of clients.
+    /// The workers that had the last jobs of clients.
     pub(super) stuck: Stuck,
 }
 
@@ -107,7 +107,7 @@ impl Assignments {
 }
 
 impl Broker {
-    /// Gives out what can be given out (SC08, SC09).
+    /// Assigns every job that can be assigned (SC08, SC09).
     pub(super) fn schedule(&mut self) {
         if self.draining {
             return;
@@ -191,8 +191,8 @@ impl Broker {
         self.assigning.is_under_cap(&self.state, &self.config, client)
     }
 
-    /// What these workers can take: a job that none of them takes is not even looked at, so that it
-    /// holds no other up.
+    /// The payload kinds these workers take: a job none of them takes is skipped, so that it blocks
+    /// no other.
     fn taken_by(&self, workers: &[WorkerId]) -> Takes {
         let workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
         workers.fold(Takes::PLAIN, |takes, worker| Takes {

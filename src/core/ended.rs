@@ -1,7 +1,7 @@
-//! Jobs that have ended: how long they are known, and what goes with them.
+//! Decides how long ended jobs are remembered.
 //!
-//! The oldest go first, when their time is over or when there are too many. Nothing here ends a
-//! job.
+//! The oldest are forgotten first, when their time is over or there are too many. Nothing here ends
+//! a job.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 

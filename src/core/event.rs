@@ -1,4 +1,4 @@
-//! What happens to the broker.
+//! Events the broker handles.
 
 use std::sync::Arc;
 use std::time::Duration;

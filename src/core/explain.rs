@@ -1,5 +1,5 @@
-//! Why a job is where it is, worker by worker: what the scheduler would say now. It changes
-//! nothing.
+//! Explains why a job is where it is, worker by worker, by the scheduler's current rules. It
+//! changes nothing.
 
 use std::fmt;
 use std::sync::Arc;

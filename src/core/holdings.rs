@@ -1,7 +1,6 @@
-//! What workers hold of datasets, by worker and by dataset, and how quick moving them is. The
-//! leader's datasets own the first and tell each change; this is an index of it for the choice of
-//! workers, and decides nothing about it. None of it outlives a worker's connection. Which worker
-//! gets a job by that is `locality`'s matter.
+//! Indexes which workers hold which datasets, and how fast datasets move. The leader's dataset
+//! machine owns the facts and reports each change; this index serves the choice of workers. It does
+//! not outlive a worker's connection. `locality` uses it to choose workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The names of things, each a type of its own so that one cannot stand for another.
+//! Id types, one per kind, so that one cannot be passed for another.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Jobs whose inputs come as transfers (C30): announced first, taken when the inputs are whole,
-//! dropped if they never are.
+//! Handles jobs whose inputs come as transfers (C30): announced first, accepted when the inputs are
+//! complete, dropped if they never are.
 //!
-//! Cut-through: an announced job may be with a worker while its inputs come, and is run only once
-//! it is taken. It also keeps track of the client's connection that the inputs come from: without
-//! it a job is not given out, and after a while it is given up. Bytes, spools and windows are the
-//! leader's matter; the broker hears only what came of them.
+//! Cut-through: an announced job may be assigned to a worker while its inputs arrive, and runs only
+//! once it is accepted. The client connection that sends the inputs is tracked here too: without it
+//! the job is not assigned, and after a while it is dropped. Bytes, spools and windows belong to
+//! the leader; the broker hears only the outcome.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

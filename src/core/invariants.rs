@@ -1,6 +1,6 @@
-//! What holds between events: the indexes that make decisions quick agree with the state, and no
-//! job is lost between them. Debug builds look after every event while there are few jobs, and now
-//! and then while there are many.
+//! Invariants between events: the indexes agree with the state, and no job is lost between them.
+//! Debug builds check after every event while there are few jobs, and occasionally while there are
+//! many.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

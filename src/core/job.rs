@@ -1,5 +1,4 @@
-//! A job as the broker knows it: ids, sizes and where it stands. Its payload and its result lie
-//! with the driver.
+//! A job as the broker knows it: ids, sizes and state. The driver has its payload and its result.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use super::payload::PayloadKind;
 use super::queue::{Place, Rank};
 use super::record::{AttemptEnd, Lack};
 
-/// Where a job stands. Each state carries what only it has.
+/// A job's state, with the data specific to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It waits for a worker.
@@ -21,7 +20,7 @@ pub enum Phase {
     Leased {
         worker: WorkerId,
         attempt: Attempt,
-        /// What kind of worker it is.
+        /// The kind of worker.
         class: WorkerClass,
     },
     /// A job to all workers waits for its children.
@@ -48,7 +47,7 @@ pub enum Ending {
         result: ResultId,
         /// Whether its status is OK.
         ok: bool,
-        /// Who returned it.
+        /// The worker that returned it.
         worker: WorkerId,
     },
     /// Someone ended it.
@@ -84,9 +83,10 @@ pub enum InputsState {
     PassedOn,
     /// The leader holds them.
     Kept,
-    /// The same, and they are a dataset besides, for the agents of classic workers (C01).
+    /// The same, and the inputs are also staged as a dataset for the agents of classic workers
+    /// (C01).
     Staged {
-        /// That dataset and those that the job names, in order.
+        /// That dataset and those the job names, in order.
         datasets: Vec<CacheId>,
     },
 }
@@ -204,7 +204,7 @@ impl Job {
         self.needs_transfers() || self.is_announced()
     }
 
-    /// What it asks of a worker.
+    /// The kind of its payload.
     pub fn payload_kind(&self) -> PayloadKind {
         self.submission.payload_kind()
     }
@@ -221,7 +221,7 @@ impl Job {
         }
     }
 
-    /// Its place among those of its client and key that wait.
+    /// Its place in the queue of its client and key.
     pub(super) fn place(&self) -> Place {
         Place { priority: self.submission.priority, seq: self.seq }
     }
@@ -248,7 +248,7 @@ impl Job {
         self.history.iter().filter(|note| note.why.lack().is_some()).count()
     }
 
-    /// What a worker lacked for it when it had it last in this run.
+    /// What the worker lacked at the job's last attempt there in this run.
     pub fn lacked_at(&self, worker: WorkerId) -> Option<Lack> {
         self.history
             .iter()

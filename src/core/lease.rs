@@ -1,7 +1,7 @@
-//! Leases: a job is with a worker as long as the worker says so. A worker that leases renews with
-//! every word about a job and with every heartbeat; when it does not, the job is taken from it, and
-//! a worker that says nothing at all loses its connection. A classic worker renews nothing: it has
-//! the time of the delivery schedule, or as long as it likes.
+//! Leases: decides how long a worker keeps a job without news. A leasing worker renews with every
+//! message about the job and with every heartbeat. When a lease runs out, the job is taken back; a
+//! worker that sends nothing at all is disconnected. A classic worker renews nothing: it has the
+//! time of the delivery schedule, or no limit.
 
 use std::time::Duration;
 
@@ -54,14 +54,14 @@ impl Lease {
         }
     }
 
-    /// Whether it is for this attempt. Who was not told to start does not know the run; attempts
-    /// count over all of them.
+    /// Whether it is for this attempt. A worker that was not told to start does not know the run;
+    /// attempts count over all runs.
     pub(super) fn is_of(&self, run: Run, attempt: Attempt) -> bool {
         (self.run == run || run == Run(0)) && self.attempt == attempt
     }
 
-    /// The assignment counts, and is sent to a worker of this class. What a classic one is sent, it
-    /// runs; it never says so.
+    /// The assignment is committed and sent to a worker of this class. A classic worker runs a job
+    /// as soon as it is sent, and never reports that.
     pub(super) fn begin(&mut self, class: WorkerClass, until: Option<Micros>) {
         self.until = until;
         self.stage = match class {
@@ -75,8 +75,8 @@ impl Lease {
         self.until = self.until.map(|_| until);
     }
 
-    /// The worker says what it does; gives how far it was. What it says late of a job that has
-    /// ended there is no news.
+    /// The worker reports its stage; returns the previous one. A late report about a job that has
+    /// ended there changes nothing.
     fn advance(&mut self, doing: Doing) -> LeaseStage {
         let stage = match doing {
             Doing::Running => LeaseStage::Started,
@@ -88,7 +88,7 @@ impl Lease {
     }
 }
 
-/// When to look again at what cannot be decided yet, at the soonest.
+/// Minimum delay before an undecided case is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Broker {
@@ -227,8 +227,8 @@ impl Broker {
         self.due.insert((at, Due::TimeLimit(worker, job)));
     }
 
-    /// A job has had its time. Its client hears so; the worker goes on with it, and its place is
-    /// free when it has answered.
+    /// A job has exceeded its time limit. Its client is told; the worker keeps running it, and the
+    /// slot is free once the worker has answered.
     pub(super) fn time_limit_due(&mut self, worker: WorkerId, id: JobId) {
         let lease = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
         let Some((lease, (at, limit))) = lease.and_then(|lease| Some((lease, lease.time_limit?)))
@@ -262,9 +262,9 @@ impl Broker {
         self.due.insert((heard_at.plus(self.config.lease * 2), Due::Silence(id)));
     }
 
-    /// A worker that leases and is connected says that it lives well within a lease. One that does
-    /// not hangs, or is cut off in a way that the network does not show: its connection ends, and
-    /// its grace begins.
+    /// A connected leasing worker sends a sign of life well within a lease. A worker that does not
+    /// hangs, or is cut off in a way the network does not show: its connection ends, and its grace
+    /// begins.
     pub(super) fn silence_due(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let (conn, heard_at) = (worker.conn(), worker.heard_at);

@@ -1,4 +1,4 @@
-//! What an operator may set, with its defaults, and the limits that are the broker's own.
+//! Configurable limits with their defaults, and the broker's fixed limits.
 
 use std::time::Duration;
 

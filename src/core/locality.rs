@@ -1,12 +1,12 @@
-//! Jobs go where their data is (C14): the policy `locality`, and how long a job waits for a worker
-//! that has its datasets.
+//! Schedules jobs to workers that have their data (C14): the policy `locality`, and how long a job
+//! waits for such a worker.
 //!
-//! A job whose datasets a worker with room holds goes there. If only workers without room hold
-//! them, it waits for one, as long as moving the bytes to a worker with room would take: they are
-//! busy with jobs, or keep their credit back for a while. After that it goes to whoever must move
-//! the fewest, but lets jobs of its own priority go first, for a while, whose data is where the
-//! room is: a full queue is then served dataset by dataset. A job that waits stands in nobody's
-//! way: it is set aside, and found by its datasets when a worker that has them gets room.
+//! A job goes to a worker with free slots that holds its datasets. If only busy workers hold them,
+//! or workers that withhold their credit for a moment, the job waits as long as moving the bytes to
+//! a free worker would take. After that it goes to the worker that needs the fewest bytes moved,
+//! but for a while it yields to jobs of the same priority whose data is on that worker: a full
+//! queue is then served dataset by dataset. A waiting job blocks nobody: it is set aside, and found
+//! by its datasets when a worker that holds them gets a free slot.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub const LOCALITY_WAIT_MIN: Duration = Duration::from_millis(100);
 /// It waits no longer than this, however long moving would take.
 pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// And so long after it first waited it goes in its turn, whoever has room: others whose data is
-/// there do not pass it any more.
+/// After this time since it first waited, a job takes its turn on any worker with a free slot: jobs
+/// with local data no longer pass it.
 pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 
-/// Jobs of one dataset that are looked at for a worker that got room. Those that it misses go when
-/// their time is over.
+/// Jobs of one dataset examined for a worker that got a free slot. Jobs missed here go when their
+/// time is over.
 const LOOKS_PER_DATASET_MAX: usize = 64;
 
 /// A job that waits for another worker than such that lacked something for it is looked at again so
@@ -49,16 +49,16 @@ pub(super) const BROUGHT_BACK_MAX: usize = 256;
 
 const _: () = assert!(LOCALITY_WAIT_MAX.as_millis() < LOCALITY_BYPASS_MAX.as_millis());
 
-/// What a worker would have to get for a job.
+/// The bytes a worker would have to receive for a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
     /// Bytes that are not there.
     pub missing: u64,
-    /// Those of them that are not on their way, either.
+    /// Bytes that are not being sent yet, either.
     pub unsent: u64,
 }
 
-/// What a worker has of a dataset that a job names.
+/// How much of a dataset a worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// All of it.
@@ -74,14 +74,14 @@ pub enum At {
     Missing,
 }
 
-/// Where data is, and who waits for it.
+/// Where data is, and which jobs wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Locality {
-    /// What workers hold of datasets.
+    /// Which workers hold which datasets.
     pub(super) holdings: Holdings,
     /// Jobs that wait for a worker that has their data.
     pub(super) delays: Delays,
-    /// What agents were asked to hold for jobs that wait.
+    /// Datasets that agents were asked to hold for waiting jobs.
     pub(super) asks: Asks,
 }
 
@@ -96,9 +96,9 @@ impl Locality {
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     of: HashMap<JobId, Delay>,
-    /// Those that are set aside, by the datasets they name.
+    /// Jobs set aside, by the datasets they name.
     by_dataset: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
-    /// Those that no worker with room may have, by their keys and clients.
+    /// Jobs that no worker with free slots may have, by key and client.
     stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
     /// Those that wait for another worker than such that lacked something for them, by their keys.
     elsewhere: BTreeMap<RoutingKey, BTreeSet<(Place, JobId)>>,
@@ -247,7 +247,7 @@ impl Broker {
         datasets.iter().filter_map(|cache| self.state.dataset(cache)).cloned().collect()
     }
 
-    /// What a worker has of a dataset.
+    /// How much of a dataset a worker has.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
         // Who takes transfers gets a job's inputs by those, whatever else they are.
         if self.state.staged_for(&dataset.cache).is_some()
@@ -380,7 +380,7 @@ impl Broker {
         self.locality.asks.forget_unnamed(&self.locality.delays, job);
     }
 
-    /// A job has waited long enough for its worker, or for those that passed it.
+    /// A job has waited long enough for its worker, or for jobs that passed it.
     pub(super) fn delay_due(&mut self, id: JobId) {
         let Some(Delay { since, stage }) = self.locality.delays.get(id).copied() else {
             return broken!("job {id} has waited long enough, and does not wait");
@@ -520,7 +520,7 @@ impl Broker {
         is_waited_for || self.cost(worker.id, &datasets).unsent == 0
     }
 
-    /// What is kept under an id changed: jobs that wait and name it are looked at again.
+    /// The dataset under an id changed: waiting jobs that name it are examined again.
     pub(super) fn rouse(&mut self, cache: &CacheId) {
         for (_, job) in self.locality.delays.by_dataset.get(cache).cloned().unwrap_or_default() {
             self.make_ready(job);

@@ -1,8 +1,8 @@
-//! The broker's own rules, free of I/O: no clock, socket, file, thread or random number in here.
+//! The broker's rules, free of I/O: no clock, socket, file, thread or random number.
 //!
-//! [`Broker`] takes [`Event`]s and gives [`Action`]s; what changes is a [`Record`] first, is
-//! committed by the driver, and only then applied to [`State`](state::State). It sees ids, sizes
-//! and digests, never a payload.
+//! [`Broker`] takes [`Event`]s and returns [`Action`]s. Every change is first a [`Record`], is
+//! committed by the driver, and only then applied to [`State`](state::State). The broker sees ids,
+//! sizes and digests, never a payload.
 
 mod acks;
 pub mod action;

@@ -1,8 +1,8 @@
-//! Names that come from strangers and become paths: input files, files of datasets, cache ids,
-//! program names (C08, C20, WX08).
+//! Validates untrusted names that become paths: input files, dataset files, cache ids, program
+//! names (C08, C20, WX08).
 //!
-//! A [`SafeName`] is the proof that a text was checked; files are only ever opened by one. Clients,
-//! leader and workers all ask here, so that none takes what the next refuses. Nothing here touches
+//! A [`SafeName`] proves that a text was checked, and files are only opened by one. Clients, leader
+//! and workers all use these checks, so none accepts a name the next refuses. Nothing here touches
 //! a file.
 
 mod conflicts;

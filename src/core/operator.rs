@@ -1,4 +1,4 @@
-//! What operators ask for: ending jobs, and the dead-letter queue.
+//! Operators' commands: ending jobs, and the dead-letter queue.
 
 use super::action::{Action, OperateError, Operated, Standing};
 use super::broker::{Broker, standing};

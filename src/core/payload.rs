@@ -1,5 +1,5 @@
-//! What a payload asks of the worker that gets it. The leader says it once, when a job is
-//! submitted; routing compares it with what workers read. Nothing here looks into a payload.
+//! Payload kinds, by what they require of a worker. The leader determines the kind once, at
+//! submission; routing compares it with the kinds workers read. Nothing here reads a payload.
 
 /// A kind of payload. Each asks more of a worker than the one before it: whoever reads one kind
 /// reads those before it.

@@ -1,8 +1,8 @@
-//! Jobs that wait for a worker: a lane for each client under each routing key (C15).
+//! Queues waiting jobs: one lane per client under each routing key (C15).
 //!
-//! Keys take turns (SC03), clients share a key by deficit round robin, and inside a lane the
-//! smaller priority goes first, then the older job (C28). It knows nothing of workers and caps; the
-//! broker says which clients may be served.
+//! Keys take turns (SC03), and clients share a key by deficit round robin. Within a lane the
+//! smaller priority number goes first, then the older job (C28). The queue knows neither workers
+//! nor caps; the broker says which clients may be served.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 

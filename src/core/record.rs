@@ -1,4 +1,4 @@
-//! What is committed before it counts. State changes by these and by nothing else.
+//! Records, the only way state changes. Each is committed before it takes effect.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub enum Record {
         run: Run,
         attempt: Attempt,
         worker: WorkerId,
-        /// Whether it comes back with the job after a leader's restart is known by this.
+        /// Determines whether the worker is expected back with the job after a restart of the
+        /// leader.
         class: WorkerClass,
     },
     /// `ack`: a job ended with a result.
@@ -36,7 +37,7 @@ pub enum Record {
         at: Micros,
         job: JobId,
         run: Run,
-        /// Who returned it.
+        /// The worker that returned it.
         worker: WorkerId,
         result: ResultId,
         /// Whether its status is OK.
@@ -89,10 +90,10 @@ pub enum Record {
         /// Jobs at a time.
         cap: u32,
     },
-    /// A dataset is kept, and takes the place of what was under its id.
+    /// A dataset is stored, and replaces any other under its id.
     Dataset { dataset: Arc<Dataset> },
-    /// The inputs of a job are kept as a dataset, for the agents of classic workers (C01). It takes
-    /// the place of what was under its id.
+    /// The inputs of a job are stored as a dataset, for the agents of classic workers (C01). It
+    /// replaces any other under its id.
     Stage { job: JobId, dataset: Arc<Dataset> },
     /// A dataset is not kept any more. A job whose inputs it was goes as it went before.
     DatasetGone {
@@ -104,8 +105,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether its effect waits until it is on the disk. What does not is repaired by leases and by
-    /// dedup if it is lost (C30), and goes there with the next that does.
+    /// Whether its effect waits until it is synced. A lost record without a sync is repaired by
+    /// leases and dedup (C30); it is written with the next record that is synced.
     pub const fn is_synced_first(&self) -> bool {
         match self {
             Record::Announce { .. }
@@ -173,13 +174,13 @@ pub enum AttemptEnd {
     InputsStalled,
     /// Its worker had no room for its inputs.
     DiskFull,
-    /// Its worker got inputs that are not what they should be.
+    /// Its worker received damaged inputs.
     InputsBad,
     /// Its worker could not use its work directory, which was removed, say, or is read-only.
     NoDirectory,
 }
 
-/// What a worker lacked for a job, which therefore did not begin there: another worker may have it.
+/// What a worker lacked for a job, which therefore did not start there: another worker may take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Room on its disk for the inputs.
@@ -189,7 +190,7 @@ pub enum Lack {
 }
 
 impl Lack {
-    /// What is so with the worker, for people.
+    /// The worker's condition, for people.
     pub const fn text(self) -> &'static str {
         match self {
             Lack::Room => "has no room on its disk for its inputs",
@@ -197,7 +198,7 @@ impl Lack {
         }
     }
 
-    /// What whoever runs the worker can do.
+    /// The remedy, for the worker's operator.
     pub const fn next_step(self) -> &'static str {
         match self {
             Lack::Room => "free space there, or start another worker",
@@ -221,7 +222,7 @@ impl AttemptEnd {
         }
     }
 
-    /// What the worker lacked, if that is why the attempt ended.
+    /// What the worker lacked, if that ended the attempt.
     pub const fn lack(self) -> Option<Lack> {
         if matches!(self, AttemptEnd::DiskFull) {
             return Some(Lack::Room);

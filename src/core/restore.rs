@@ -1,9 +1,9 @@
-//! The broker of a leader that begins where a previous run ended (PE08): the state is what the log
-//! says, and the rest follows from it.
+//! Rebuilds the broker from a previous run's log (PE08): the state is what the log says, and the
+//! rest is derived from it.
 //!
-//! Nobody is connected. Workers of ours that had jobs are expected back with them, and clients with
-//! the inputs they still have: each for as long as one that is away, but no less than a lease, as
-//! all of them have to find the leader again first.
+//! Nobody is connected. Heft workers that had jobs are expected back with them, and clients with
+//! the inputs they still have to send. Each gets the usual time of a disconnected peer, but at
+//! least one lease, because all of them must find the leader again first.
 
 use std::collections::HashSet;
 

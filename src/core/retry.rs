@@ -1,9 +1,9 @@
-//! After an attempt that ended without a result: the job waits and is tried again, or is dead
-//! (RT03, C06). And waiting times that double: between deliveries of a job and between attempts to
-//! connect (CL08).
+//! Decides what follows an attempt without a result: the job waits and is retried, or is dead
+//! (RT03, C06). Also computes exponential back-off, between deliveries of a job and between
+//! connection attempts (CL08).
 //!
-//! Both are pure: who wants a spread brings the entropy. The broker takes it from ids, so that a
-//! seed replays a run.
+//! Both are pure: the caller supplies entropy for jitter. The broker takes it from ids, so a seed
+//! replays a run.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// An attempt that ended without a result: all that decides what is next for its job.
+/// An attempt that ended without a result, with everything that decides what follows.
 #[derive(Clone, Copy, Debug)]
 struct Over {
     why: AttemptEnd,
@@ -80,16 +80,16 @@ struct Over {
     spent: u32,
     /// All that ended without a result.
     before: usize,
-    /// Those of them whose workers had no room for the inputs, or no directory.
+    /// Earlier attempts whose workers had no space for the inputs, or no directory.
     no_room_before: usize,
     /// Whether another worker may be asked for the job.
     may_others: bool,
-    /// Whether there is one that may have room for the inputs, where this one had none.
+    /// Whether another worker may have space for the inputs, where this one had none.
     is_room_elsewhere: bool,
     entropy: u64,
 }
 
-/// What is next for a job.
+/// The decision for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Its worker was the only one, and is gone.
@@ -124,8 +124,7 @@ impl Over {
         self.why == AttemptEnd::InputsBad || !says_nothing && self.stage > LeaseStage::Given
     }
 
-    /// Also what does not count makes the next one wait: nothing may go round and round without a
-    /// pause.
+    /// Attempts that do not count also delay the next one, so that no job cycles without a pause.
     fn wait(&self) -> Duration {
         let before = u32::try_from(self.before).unwrap_or(u32::MAX);
         let failures = match (self.why == AttemptEnd::TimedOut, self.is_classic) {
@@ -139,8 +138,8 @@ impl Over {
         Backoff::DELIVERY.delay(failures, self.entropy)
     }
 
-    /// The worker had no room for the inputs: the job goes to another, or is tried again after a
-    /// while where there is none. One that fits nowhere must not go round for ever.
+    /// The worker had no space for the inputs: the job goes to another worker, or is retried later
+    /// if there is none. A job that fits nowhere must not cycle for ever.
     fn wait_for_room(&self) -> Option<Duration> {
         let times = self.no_room_before + 1;
         match self.is_room_elsewhere {

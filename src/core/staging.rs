@@ -1,11 +1,11 @@
-//! Jobs for classic workers whose inputs are too large for a frame (C01). Where only classic
-//! workers ask for such a job, and one of them has an agent, the leader is told to make a dataset
-//! of the inputs. As long as that is kept the job names it and need not go by transfer; that the
-//! agent gets it, and then the worker the job, is as with any other dataset. A worker that takes
-//! transfers may have the job all the same, by those.
+//! Decides which jobs for classic workers get their inputs staged as a dataset (C01), because the
+//! inputs exceed a frame. When only classic workers match such a job and one of them has an agent,
+//! the leader is told to stage the inputs. While the dataset is stored, the job names it and needs
+//! no transfer; from there the agent and the worker get the dataset and the job as usual. A worker
+//! with transfers may still take the job directly.
 //!
-//! What the dataset is made of and how is the leader's matter; that a job is staged, or is not any
-//! more, the state notes when the dataset is put or removed.
+//! The leader builds the dataset. The state records that a job is staged when the dataset is put,
+//! and that it no longer is when the dataset is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The state of the broker and the one function that changes it.
+//! The broker's state and the one function that changes it.
 //!
-//! `apply` is called with committed records only, in their order, and nowhere else is a job
-//! changed. It decides nothing: a record that does not fit the state any more (a late requeue, a
-//! second result) changes nothing and says so.
+//! `apply` is called with committed records only, in order, and no other code changes a job. It
+//! decides nothing: a record that no longer fits the state (a late requeue, a second result)
+//! changes nothing and reports that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Clients: who they are, the jobs they submit, and where their results go.
+//! Handles clients: their identity, their submissions, and the delivery of their results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

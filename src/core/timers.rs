@@ -1,4 +1,4 @@
-//! Time: the moments at which the broker has to look at something again, and what it does then.
+//! Schedules the broker's timers and runs the due ones.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
-//! Telling clients that a job waits for a worker that is not there: none matches its key, or none
-//! of those takes transfers, reads its payload or can have its datasets.
+//! Tells clients that a job waits because no suitable worker is connected: none matches its key, or
+//! no match takes transfers, reads its payload or can have its datasets.
 //!
-//! It gives nothing out and holds nothing back. The broker names the jobs to look at; each is told
-//! once, and again when the cause has changed or its client is on another connection.
+//! It neither assigns nor holds back jobs. The broker names the jobs to check. Each client is told
+//! once per job, and again when the cause changes or the client reconnects.
 
 use std::collections::HashMap;
 

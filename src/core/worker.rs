@@ -1,5 +1,5 @@
-//! The workers that are connected, or were a moment ago: what they offer, what they hold. None of
-//! it outlives the leader.
+//! Workers that are connected or were a moment ago: what they offer and what they hold. Nothing
+//! here survives a restart of the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

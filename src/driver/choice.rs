@@ -1,4 +1,4 @@
-//! Which driver serves: what was asked for, and what this system lets a leader have.
+//! Chooses the driver: what the operator asked for, and what the system allows.
 
 use std::fmt;
 use std::future::Future;

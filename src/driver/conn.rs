@@ -1,10 +1,10 @@
-//! One connection's two tasks, over any driver's sockets. The reader decodes frames and tells the
-//! leader; what the leader wants sent is written at once, as far as the sockets take it, and the
-//! writer's task sends what is left. So no task waits for another's socket. A peer that does not
-//! take what it is sent, or never says hello, is cut off by a named limit.
+//! Runs one connection's reader and writer tasks, over any driver's sockets. The reader decodes
+//! frames and passes them to the leader. The leader's output is written at once, as far as the
+//! sockets take it; each writer task sends the rest. So no task waits for another's socket. A peer
+//! that does not read, or never says hello, is disconnected by a named limit.
 //!
-//! The reader is never dropped while it reads, as the system may hold its buffers: it is ended by
-//! ending the connection.
+//! The reader is never dropped during a read, because the kernel may hold its buffers. It ends when
+//! the connection ends.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

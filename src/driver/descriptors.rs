@@ -1,6 +1,6 @@
-//! How many descriptors a leader may have open. Each connection takes one and each pipe of the
-//! splice path two, so it takes all that it may have: the soft limit that a shell gives is there
-//! for programs that cannot count beyond 1,024.
+//! Raises the limit on open descriptors. Each connection takes one and each splice pipe two, so the
+//! leader raises its soft limit to the hard limit; the low soft limit only protects programs that
+//! cannot handle more than 1,024.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! A chunk on its way into memory. It holds a buffer of the pool for a moment; where buffers are
-//! scarce and it is not whole by then, it goes on in memory of its own, as soon as it is its
-//! connection's turn.
+//! Fills a chunk's memory as it arrives. A chunk holds a pool buffer only briefly. If it is not
+//! complete by then and buffers are scarce, it moves to memory outside the pool, when its
+//! connection gets a turn.
 
 use std::io;
 use std::time::Duration;

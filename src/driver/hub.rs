@@ -1,5 +1,5 @@
-//! What all connections of a leader share, over any driver's sockets: one thread, which owns the
-//! leader and executes what it wants done.
+//! Owns the leader on one thread, shared by all connections of any driver, and executes the
+//! leader's outputs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ const LAZY_WAIT: Duration = Duration::from_millis(1);
 /// How long nothing is accepted after the system refused to.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 
-/// The shortest time between two looks at who was told nothing.
+/// Minimum time between two checks for peers that need a keepalive.
 const KEEPALIVE_LOOK_MIN: Duration = Duration::from_millis(10);
 
 /// Looks in a row that find nothing before it stops looking.
@@ -49,7 +49,7 @@ const LAZY_QUIET_MAX: u32 = 10;
 pub struct Options {
     /// How sockets are tuned.
     pub tuning: Tuning,
-    /// Where what does not fit in memory is kept.
+    /// Directory for data that does not fit in memory.
     pub data: PathBuf,
     /// The largest SubmitJob or AckJob of a classic peer.
     pub classic_inbound_max: u32,
@@ -57,7 +57,7 @@ pub struct Options {
     pub spin: SpinMode,
     /// How long a stop waits for jobs that run.
     pub drain: Duration,
-    /// How long a peer may take nothing of what waits for it.
+    /// How long a peer may stall without reading.
     pub write_stall: Duration,
 }
 
@@ -162,7 +162,7 @@ pub(super) async fn serve<S: Socket>(
     failed.map_or(Ok(()), |why| Err(io::Error::other(why)))
 }
 
-/// What all tasks of the driver share.
+/// State shared by all tasks of the driver.
 pub(super) struct Hub<S> {
     pub(super) leader: RefCell<Leader>,
     spool: Spool,
@@ -176,7 +176,7 @@ pub(super) struct Hub<S> {
     /// Bytes that lines go on from which had to let go of buffers.
     copied: Arc<AtomicUsize>,
     scarce: Cell<bool>,
-    /// Where payloads are for those that do not read.
+    /// The parking file, for payloads of peers that do not read.
     pub(super) parking: Parking,
     /// Notified when the memory for payloads on their way is taken.
     pub(super) room_short: Notify,
@@ -192,7 +192,7 @@ pub(super) struct Hub<S> {
     /// Peers for which something waits that is in no hurry.
     lazy: RefCell<BTreeSet<ConnId>>,
     lazy_watched: Cell<bool>,
-    /// Whether it is looked how peers get on with what they were sent.
+    /// Whether slow peers are being watched.
     slow_watched: Cell<bool>,
     slow_changed: Notify,
     spin: RefCell<Spin>,
@@ -257,7 +257,7 @@ impl<S: Socket> Hub<S> {
         self.started_at.plus(self.started.elapsed())
     }
 
-    /// Calls the leader, then does what it wants done. No await in here: the leader is borrowed.
+    /// Calls the leader, then executes its outputs. No await in here: the leader is borrowed.
     pub(super) fn with_leader<T>(&self, call: impl FnOnce(&mut Leader, Micros) -> T) -> T {
         let mut leader = self.leader.borrow_mut();
         let answer = call(&mut leader, self.now());
@@ -276,8 +276,8 @@ impl<S: Socket> Hub<S> {
         answer
     }
 
-    /// Does all that the leader wants done. What is for one peer goes out in one write, and what
-    /// that makes room for follows.
+    /// Executes all outputs of the leader. Output for one peer goes out in one write; outputs that
+    /// this makes room for follow.
     fn work_off(&self, leader: &mut Leader) {
         let mut touched = BTreeSet::new();
         self.scarce.set(leader.is_scarce());
@@ -318,7 +318,7 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Writes what waits for a peer, as far as its socket takes it.
+    /// Writes a peer's queued output, as far as its socket takes it.
     pub(super) fn flush(&self, leader: &mut Leader, conn: ConnId) {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
         let sent = outbox.flush();
@@ -436,8 +436,8 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// Says to peers that have not been told anything for a while that the leader lives. What waits
-    /// for a peer says as much, once it goes out.
+    /// Sends keepalives to peers that were sent nothing for a while. Queued output for a peer
+    /// serves the same purpose once it is sent.
     async fn keep_alive_for_ever(&self) {
         // A peer to which something went out just after a look hears again one and a bit later at
         // the latest.
@@ -568,7 +568,7 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    /// No new jobs and connections; those that run get their time.
+    /// Accepts no new jobs and connections; running jobs get their time.
     async fn drain(&self) {
         self.with_leader(|leader, now| leader.drain(now));
         // Who cannot commit cannot end jobs, either.

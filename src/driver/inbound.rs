@@ -1,7 +1,7 @@
-//! Memory for frames that come. Most are small. One that is large has to be whole before anything
-//! can be made of it, and its sender may take its time for that, so those that are in memory
-//! together have their bytes. Beyond them a frame comes to the disk, piece by piece, and into
-//! memory when it is whole: so those that are slow, or never end, do not hold up the others.
+//! Limits the memory for incoming frames. Most are small. A large frame must be complete before it
+//! can be handled, and its sender may be slow, so large frames in memory share a byte limit. Beyond
+//! it a frame is gathered on disk and read back when complete. So slow or endless frames do not
+//! hold up the others.
 
 use std::io;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! The thread that has the log. While it syncs, what comes waits, and goes into the next write
-//! together. Snapshots are made by threads of their own.
+//! The log thread. Writes that arrive during a sync wait and go into the next write together.
+//! Snapshots are made by threads of their own.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -1,6 +1,6 @@
-//! The leader's memory. Its buffers are in huge pages where the system has them: a chunk that goes
-//! to the disk past the page cache is then found in one step, and not page by page. And what the
-//! allocator keeps of memory that was freed goes back to the system.
+//! Configures the leader's memory. Buffers use huge pages where available, so direct I/O resolves a
+//! chunk in one step instead of page by page. Freed memory is returned from the allocator to the
+//! system.
 #![allow(unsafe_code)]
 
 use bytes::BytesMut;

@@ -1,5 +1,4 @@
-//! What executes the leader's outputs: sockets, timers, signals. The only rooms with I/O in the
-//! leader.
+//! Drivers execute the leader's outputs: sockets, timers, signals. All I/O of the leader is here.
 
 mod choice;
 mod conn;

@@ -1,5 +1,5 @@
-//! How many transfers a connection opens: one that opens them without an end is read no faster than
-//! the leader can bear.
+//! Limits the rate of transfers a connection opens: a connection that opens them without end is
+//! read more slowly.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,7 @@
-//! What waits to be sent to one peer, and the write itself.
+//! Queues output for one peer and writes it to the socket.
 //!
-//! Whoever has something for a peer writes it at once, as far as the socket takes it; only what is
-//! left waits for the writer's task. So a chunk goes on from the task that read it, and no other is
-//! woken.
+//! Output is written at once, as far as the socket takes it; only the rest waits for the writer
+//! task. So a chunk is forwarded by the task that read it, without waking another.
 
 mod piece;
 

@@ -1,10 +1,10 @@
-//! A file for what waits for peers that do not read it: frames that were on their way to them when
-//! the memory for those was needed by others. A peer gets them from there, a slice at a time as its
-//! socket takes it. Large frames that come slowly are gathered there, too.
+//! Parks frames for peers that do not read in a file, when others need the memory. A peer is served
+//! from the file a slice at a time, as its socket takes it. Large frames that arrive slowly are
+//! gathered here too.
 //!
-//! The file has no name, so nothing of it outlives the leader. It is made when it is first needed,
-//! and has a place for each peer; what a peer had is given back to the disk with its place. One
-//! thread does all reading and writing.
+//! The file has no name, so nothing survives the leader. It is created on first use, with a region
+//! for each peer; a peer's region is returned to the disk when the peer is done. One thread does
+//! all reads and writes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,6 +1,5 @@
-//! The splice path, which never enters user space: bytes go from socket to pipe to socket by
-//! `splice(2)`, in pages that the kernel hands on. For a chunk that nobody here looks at. Linux
-//! only.
+//! The splice path: moves chunks from socket to pipe to socket with `splice(2)`, without copying
+//! them to user space. Used for chunks the leader need not read. Linux only.
 
 use std::cell::{Cell, RefCell};
 use std::io;

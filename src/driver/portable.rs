@@ -1,4 +1,4 @@
-//! The portable driver's sockets: tokio's. They serve where io_uring is not to be had.
+//! The portable driver's sockets, on tokio. Used where io_uring is not available.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};

@@ -1,5 +1,5 @@
-//! Memory for what waits for peers that do not read: payloads that others need the memory of go to
-//! the disk, and of answers there are only so many. What is freed goes back to the system.
+//! Frees memory queued for peers that do not read: payloads go to disk when others need the memory,
+//! and queued answers are bounded. Freed memory returns to the system.
 
 use std::cell::Cell;
 use std::rc::Rc;

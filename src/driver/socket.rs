@@ -1,5 +1,5 @@
-//! What a driver brings: one connection's socket, and a way to wait for it. All else of a leader's
-//! I/O is the same code for every driver.
+//! The interface of a driver: one connection's socket, and a way to wait for it. The rest of the
+//! leader's I/O is the same code for every driver.
 
 use std::io::{self, IoSlice};
 

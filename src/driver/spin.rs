@@ -1,11 +1,10 @@
-//! Whether to look again for a moment before going to sleep. To be woken on another core takes
-//! longer than most small jobs, so a leader whose next frame comes soon saves time by not sleeping;
-//! one whose next frame does not come wastes it.
+//! Decides whether to poll for a moment before sleeping. Waking on another core takes longer than
+//! most small jobs, so a leader whose next frame arrives soon saves time by not sleeping; otherwise
+//! polling wastes time.
 //!
-//! It learns which of the two it is: looks that find nothing, one after the other, end it, with a
-//! try now and then; one in a few that finds something is enough to go on. It does not look at all
-//! where the processors are needed by others, or while blobs flow, which never leave it time to
-//! sleep.
+//! It learns which is the case: a run of fruitless polls stops it, except for an occasional try,
+//! and a small share of successful polls keeps it going. It never polls when others need the
+//! processors or while blobs flow, since those leave no time to sleep anyway.
 
 use std::fmt;
 use std::str::FromStr;

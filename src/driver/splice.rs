@@ -1,10 +1,10 @@
-//! A chunk that goes on while it comes, through a pipe, without a look at it. (Through a buffer
-//! that does not pay: many small writes wake the receiver more often than one large one.)
+//! Splices one chunk from sender to receiver through a pipe while it arrives. (Doing the same
+//! through a buffer does not pay: many small writes wake the receiver more often than one large
+//! write.)
 //!
-//! The task that reads from its sender writes to its receiver. It never waits for a receiver that
-//! takes nothing: what is left of the chunk is then read into its buffer and waits in the outbox.
-//! And its receiver does not wait for a sender that breaks off: it gets zeros, and word that they
-//! are not to be used.
+//! The task that reads from the sender writes to the receiver. It never waits for a stalled
+//! receiver: the rest of the chunk is read into its buffer and waits in the outbox. The receiver
+//! does not wait for a sender that breaks off either: it gets zeros, and is told to discard them.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,9 +1,9 @@
-//! The threads that have the blobs' files. Each does what the leader says about its blobs in that
-//! order, so that a chunk is written before it is read and a file is removed after both.
+//! The threads that own the blob files. Each executes the leader's operations on its blobs in
+//! order, so a chunk is written before it is read, and a file is removed after both.
 //!
-//! A leader that keeps nothing makes `DATA/spool` when it is first needed, and leaves nothing of it
-//! behind. One that does has two threads, as one alone does not keep a disk busy, and one that
-//! looks at parts of datasets: hashing a pack must not hold up what comes.
+//! A leader without durable storage creates `DATA/spool` on first use and leaves nothing behind. A
+//! durable leader has two such threads, because one alone does not keep a disk busy, and a third
+//! that checks parts of datasets, so hashing a pack does not delay uploads.
 
 use std::io;
 use std::path::{Path, PathBuf};

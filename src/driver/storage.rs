@@ -1,5 +1,4 @@
-//! Where a leader keeps what it has: in memory, or in a data directory that it opens before it
-//! listens.
+//! Opens the leader's storage before it listens: memory only, or a data directory.
 
 use std::path::Path;
 use std::sync::Arc;

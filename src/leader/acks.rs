@@ -1,4 +1,4 @@
-//! What workers say of jobs at their ends, on its way to the broker.
+//! Passes workers' results and refusals of jobs to the broker.
 
 use tracing::{debug, warn};
 

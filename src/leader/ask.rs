@@ -1,5 +1,6 @@
-//! Answers to questions on the same port (docs/protocol.md, "Questions"): the leader's parts say
-//! what they know, and what [`Questions`](super::questions::Questions) wants done is done.
+//! Answers questions on the leader's port (docs/protocol.md, "Questions"): each part of the leader
+//! contributes its own state, and this file executes the actions of
+//! [`Questions`](super::questions::Questions).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! What the workers of one job to all of them are sent: the same request, but for its id. It is
-//! written once, and all frames share it, so that a job costs the leader its size and not its size
-//! for each worker.
+//! Builds the frames of a job for all workers. Every worker gets the same request except for the
+//! job id, so the body is encoded once and shared by all frames. The leader's memory holds one
+//! copy, not one per worker.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The leader's side of classic peers: it hands their large frames and puts on, and has datasets
-//! made of inputs that their agents are to get.
+//! Connects classic peers to the rest of the leader: forwards the contents of their large frames
+//! and their puts, and stages job inputs as datasets for their agents.
 
 use std::collections::BTreeMap;
 

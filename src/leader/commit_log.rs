@@ -1,7 +1,8 @@
-//! When records count: at once where nothing outlives the leader, else when the log has them.
+//! Decides when a record is committed: at once if the leader keeps no log, otherwise when the log
+//! has it.
 //!
-//! A machine of its own: records go in ([`CommitLog::append`]), what the log's thread has done
-//! comes back ([`CommitLog::done`]), and [`CommitLog::poll`] says what follows.
+//! A state machine of its own. Records go in through [`CommitLog::append`], the log thread reports
+//! progress through [`CommitLog::done`], and [`CommitLog::poll`] returns what follows.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,5 +1,5 @@
-//! The leader's side of its datasets: hands them events with the facts of the moment, and does what
-//! they want done.
+//! Connects the dataset machine to the leader: passes it events with the current facts, and
+//! executes its actions.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Results on their way to clients: whole, with what is long of them beside, or cut where a client
-//! takes no more.
+//! Delivers results to clients: whole, with the large parts sent separately, or truncated for a
+//! client that cannot take more.
 
 use chunking::message::{Features, Reason};
 use chunking::{EncodeError, limits};

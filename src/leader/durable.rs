@@ -1,4 +1,4 @@
-//! What goes into the leader's log, and what follows from what the log has done.
+//! Writes records to the leader's log and acts on the log's progress.
 
 use tracing::{error, warn};
 

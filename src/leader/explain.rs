@@ -1,4 +1,5 @@
-//! The question `explain`: what the broker says of a job, as JSON (docs/protocol.md, "Questions").
+//! Answers the question `explain`: the broker's view of one job, as JSON (docs/protocol.md,
+//! "Questions").
 
 use super::Leader;
 use super::ask::LISTED_MAX;

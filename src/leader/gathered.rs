@@ -1,7 +1,7 @@
-//! The result of a job to all workers. What each of them returned is a result of its own, under the
-//! child's id, and stays where it is; this one lists them, a line of JSON each. A line has the
-//! whole result as long as all of them fit a frame; else it says that the result is to be asked for
-//! by the child's id. So the leader never holds the results of all workers at once.
+//! Builds the combined result of a job for all workers: one line of JSON per worker. Each worker's
+//! own result stays stored under the child's id. A line contains the whole result while all lines
+//! fit one frame; after that it says to fetch the result by the child's id. The leader therefore
+//! never holds all workers' results at once.
 
 use std::collections::HashSet;
 

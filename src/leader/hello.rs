@@ -1,5 +1,5 @@
-//! Hellos: whether a peer may be who it says, as there is room for its names and no other process
-//! is there under its id; and what it is told.
+//! Accepts or refuses a hello: checks the limits on names and that no other process is connected
+//! under the same id, and builds the answer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which blobs belong to which job and to which result.
+//! Records which blobs belong to which job and to which result.
 
 use std::collections::HashMap;
 

@@ -1,12 +1,13 @@
-//! Large frames of classic peers (W06, C01): a SubmitJob, AckJob or CachePut over 4 MiB is taken
-//! apart while it comes. Contents become blobs, which heft peers get as transfers, those of a
-//! CachePut packs; what is left is a small request or result. It is never gathered. What a program
-//! printed is a content too: a long one becomes a blob, of which the result has the beginning.
+//! Takes large frames of classic peers apart as they arrive (W06, C01): a SubmitJob, AckJob or
+//! CachePut over 4 MiB. File contents become blobs, which heft peers receive as transfers; contents
+//! of a CachePut become packs; the rest is a small request or result. The frame is never held in
+//! memory as a whole. Program output is a content too: long output becomes a blob, and the result
+//! keeps its beginning.
 //!
-//! A machine of its own: it sees neither sessions nor the broker. A frame begins, comes in pieces
-//! and ends; what is left of it is given by [`LargeFrames::poll`], once its contents are here for
-//! good. The relay is passed to each call, not asked by actions: it has no I/O either, and chunks
-//! that waited in actions would be a second queue before its own.
+//! A state machine that sees neither sessions nor the broker. A frame begins, arrives in slices and
+//! ends; [`LargeFrames::poll`] returns the remaining small message once its contents are stored.
+//! The relay is passed to each call instead of being driven by actions: it has no I/O either, and
+//! chunks waiting in actions would form a second queue in front of the relay's own.
 
 mod content;
 

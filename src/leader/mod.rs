@@ -1,25 +1,24 @@
-//! The leader: sessions on one side, the broker on the other, payloads in between. Free of sockets
-//! and clocks.
+//! The leader: sessions on one side, the broker on the other, payloads in between. It has no
+//! sockets and no clock.
 //!
-//! A driver tells it what connections bring and when time has passed, and does what
-//! [`Leader::poll_output`] says. Payload bytes pass through by reference; the broker never sees
-//! them.
+//! A driver reports connection events and elapsed time, and executes what [`Leader::poll_output`]
+//! returns. Payload bytes pass by reference; the broker never sees them.
 //!
-//! [`Leader`] routes between machines that do not see each other. What is decided where:
+//! [`Leader`] routes between state machines that do not know each other:
 //!
 //! | machine | decides | wired in |
 //! |---|---|---|
-//! | `peers` | who is connected, and whether a hello is taken (`hello.rs`) | `mod.rs` |
+//! | `peers` | who is connected, and whether a hello is accepted (`hello.rs`) | `mod.rs` |
 //! | `core::Broker` | what happens to jobs | `mod.rs`, `submit.rs`, `acks.rs` |
-//! | `commit_log` | when a record counts | `durable.rs` |
+//! | `commit_log` | when a record is committed | `durable.rs` |
 //! | `payloads` | which requests and results are in memory | `tasks.rs` |
-//! | `pacing` | whose turn it is to be sent something large | `tasks.rs`, `deliver.rs` |
-//! | `relay` | how chunks pass | `transfers.rs`, `waiting.rs` |
-//! | `job_blobs` | whose a blob is | `transfers.rs` |
-//! | `retention` | which result goes first for room | `retention.rs` |
-//! | `datasets` | who holds which dataset | `datasets_wiring.rs` |
-//! | `large_frames`, `staging` | what classic peers send and get in other forms | `classic_wiring.rs` |
-//! | `questions` | who asked what | `ask.rs`, `explain.rs`, `collect.rs` |
+//! | `pacing` | when a peer is sent its next large frame | `tasks.rs`, `deliver.rs` |
+//! | `relay` | how chunks move | `transfers.rs`, `waiting.rs` |
+//! | `job_blobs` | which job a blob belongs to | `transfers.rs` |
+//! | `retention` | which result is removed first to make room | `retention.rs` |
+//! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
+//! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
+//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `orphans.rs` |
 
 mod acks;
 mod ask;
@@ -95,7 +94,7 @@ use tasks::{HeldBack, Task, Turn};
 #[error(transparent)]
 pub struct HangUp(#[from] SessionError);
 
-/// What is counted for status alone.
+/// Counters for status only.
 #[derive(Debug, Default)]
 struct Counters {
     started: Micros,
@@ -245,8 +244,8 @@ impl Leader {
         }
     }
 
-    /// A peer takes what it is sent, and quickly. As long as more is to follow, a worker cannot
-    /// name in its heartbeats what it has yet to get.
+    /// A peer reads its frames, and quickly. While more is to follow, a worker cannot name in its
+    /// heartbeats the jobs it has yet to receive.
     pub fn moves_quickly(&mut self, now: Micros, conn: ConnId) {
         if self.pacing.is_busy(conn) {
             self.moves(now, conn);
@@ -286,7 +285,7 @@ impl Leader {
         self.act();
     }
 
-    /// No new jobs; those that run may end.
+    /// Takes no new jobs; running jobs may end.
     pub fn drain(&mut self, now: Micros) {
         self.pass_time(now);
         self.broker.handle(self.now, Event::Drain);

@@ -1,5 +1,4 @@
-//! Files that nothing refers to any more: they are collected after a while, or when somebody asks
-//! for it.
+//! Collects orphaned files: after a delay, or on an operator's request.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -48,10 +47,7 @@ impl Leader {
                 }
             }
             if !orphans.is_empty() {
-                info!(
-                    blobs = orphans.len(),
-                    bytes, "removed files of blobs that nothing refers to"
-                );
+                info!(blobs = orphans.len(), bytes, "removed orphaned blob files");
             }
         }
         if let Lister::Asked { by, .. } = lister {

@@ -1,4 +1,4 @@
-//! What a client gets as the result of its job, where no worker wrote it, or not as it can be sent.
+//! Builds results that no worker wrote, and replaces results that cannot be sent as written.
 
 use uuid::Uuid;
 

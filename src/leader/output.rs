@@ -1,4 +1,4 @@
-//! What a leader is told when it begins, and what it wants its driver to do.
+//! The leader's configuration, and its outputs to the driver.
 
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
-//! Frames with payloads, on their way to one peer: results and answers for a client, jobs for a
-//! worker.
+//! Decides when each peer is sent its next frame with a payload: results and answers to clients,
+//! jobs to workers.
 //!
-//! A peer is sent as much as it takes. A few such frames are on their way to it, being read from
-//! the log or waiting for its socket; the next one follows when one of them is out. What waits its
-//! turn is an id here, and its payload stays where it is. So a client that comes back for all its
-//! results is never too slow for them, and the leader never has all of them in memory.
+//! Each peer has a few such frames in flight, being read from the log or waiting for its socket;
+//! the next follows when one has been sent. A waiting frame is only an id here, its payload stays
+//! in storage. So a client that returns for all its results is never disconnected for being slow,
+//! and the leader never holds all of them in memory.
 //!
-//! All of them together have their bytes, too. Where those are taken by peers that do not read, the
-//! driver moves what waits for such a peer to the disk ([`Pacing::parked`]): it gets that from
-//! there, and nothing more until it has it. So others wait for a moment only.
+//! All peers together share a byte limit. When peers that do not read use it up, the driver moves
+//! their waiting frames to disk ([`Pacing::parked`]). Such a peer is served from disk, and gets
+//! nothing new until it has taken that. Other peers are delayed only briefly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

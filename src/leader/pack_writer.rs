@@ -1,6 +1,5 @@
-//! Packs that the leader makes itself, of contents that came in a frame of a classic client. Bytes
-//! are taken in order, as they come, and go on to the disk chunk by chunk; what is in memory is one
-//! chunk at most.
+//! Writes packs that the leader builds itself, from contents in a classic client's frame. Bytes
+//! arrive in order and go to disk chunk by chunk; at most one chunk is in memory.
 
 use std::collections::BTreeMap;
 

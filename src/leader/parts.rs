@@ -1,6 +1,6 @@
-//! Results that do not fit the frame of who gets them: what is long of them goes apart, as blobs,
-//! which are kept like the result. Whoever takes transfers gets them so; who does not is told how
-//! to fetch them.
+//! Splits results that do not fit their receiver's frame: the large parts become blobs, stored as
+//! long as the result. A peer with transfers receives the blobs; a peer without is told how to
+//! fetch them.
 
 use bytes::Bytes;
 use chunking::limits::FRAME_BODY_BYTES_MAX;

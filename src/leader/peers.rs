@@ -1,5 +1,4 @@
-//! Who is connected: sessions, the hosts that they come from, and what the driver may ask about
-//! them.
+//! Records who is connected: sessions, their hosts, and the facts a driver may query about them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,10 +1,9 @@
-//! Questions that came to the leader, until they are answered: who asked what, what has to be done
-//! for it, and how the answer gets into frames.
+//! Tracks open questions until they are answered: the asker, the work required, and the frames of
+//! the answer.
 //!
-//! A machine of its own. What comes in is a [`QuestionEvent`]; what it wants done is said by
-//! [`Questions::poll`]. It sees no session, no broker and no blob: whoever has what a question is
-//! about is asked by [`QuestionAction::Look`], and says it with [`QuestionEvent::Answered`], now or
-//! later.
+//! A state machine of its own: [`QuestionEvent`]s in, actions out through [`Questions::poll`]. It
+//! sees no session, broker or blob. [`QuestionAction::Look`] asks the part of the leader with the
+//! data, which replies with [`QuestionEvent::Answered`], now or later.
 
 mod parts;
 

@@ -1,5 +1,5 @@
-//! A leader that begins where a previous run ended (PE08, PE11): jobs, results, the dead-letter
-//! queue and caps as the log has them, blobs as their files are, what was coming as far as it came.
+//! Restores a leader from a previous run (PE08, PE11): jobs, results, the dead-letter queue and
+//! caps from the log, blobs from their files, and unfinished uploads up to the last stored chunk.
 
 use std::collections::HashMap;
 

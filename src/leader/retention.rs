@@ -1,14 +1,14 @@
-//! Which results go before their time (`--result-ttl`): when there are too many bytes of them, or
-//! when others wait for their room.
+//! Decides which results are removed before their time (`--result-ttl`): when stored results exceed
+//! the byte limit, or when other results wait for space.
 //!
-//! For room, where results outlive the leader, only those go that somebody has, and of those the
-//! oldest first: first what its client has and somebody has got whole, then what its client has
-//! without the large parts, which it did not want, and last what its client has not got and
-//! somebody else has fetched whole: the client may come back for it. One that nobody has stays for
-//! its time, and so does one of which a classic client got the beginning, until somebody has
-//! fetched the rest. Who has fetched what is known as long as the leader lives.
+//! To make space in a durable leader, only results somebody has received are removed, the oldest
+//! first, in this order: results delivered to their client and received whole; results delivered to
+//! their client without the large parts, which it did not want; and results fetched whole by
+//! somebody else, whose client may still return. A result nobody has stays for its time. So does a
+//! result that a classic client received truncated, until somebody fetches the rest. Fetches are
+//! remembered only while this leader runs.
 //!
-//! [`Retention`] decides it from what it is told of results, and sees nothing else of the leader.
+//! [`Retention`] decides from the results reported to it, and sees nothing else of the leader.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -1,14 +1,13 @@
-//! Inputs of jobs that become datasets (C01). A classic worker takes no transfers and no frame over
-//! 4 MiB, but the agent beside it can be sent a dataset: the blobs of a job are read, chunk by
-//! chunk, into packs, and put under an id that only the leader gives. The dataset goes when the job
-//! has ended, when the job goes to a worker that takes its inputs as they are, or when a part of it
-//! is damaged.
+//! Stages job inputs as datasets (C01). A classic worker takes no transfers and no frame over 4
+//! MiB, but its agent can receive a dataset. The job's blobs are read chunk by chunk into packs and
+//! put under an id only the leader assigns. The dataset is removed when the job ends, when the job
+//! goes to a worker that takes its inputs directly, or when part of the dataset is damaged.
 //!
-//! One job at a time, one chunk at a time, as far as the disk keeps up. The broker says for which
+//! It stages one job at a time, one chunk at a time, at the disk's speed. The broker chooses the
 //! jobs; see `core::staging`.
 //!
-//! A machine of its own: [`Stagings::go_on`] does the next step, and says what follows from it. It
-//! sees the relay, which it reads from and packs into, and neither broker nor datasets.
+//! A state machine of its own: [`Stagings::go_on`] does the next step and returns what follows. It
+//! reads from and writes to the relay, and sees neither the broker nor the datasets.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
-//! The id under which a classic worker gets a job that was tried before.
+//! Substitute job ids for later attempts on classic workers.
 //!
-//! A classic worker that was lost may still run the job, and every classic worker of a host runs a
-//! job in `/tmp/jobs/<JobId>`. Under the same id a second attempt there would write its inputs over
-//! those of the first, while that reads them. So each attempt after the first has an id of its own,
-//! which the session translates back.
+//! A lost classic worker may still run the job, and every classic worker on a host runs a job in
+//! `/tmp/jobs/<JobId>`. Under the same id, a second attempt would overwrite the inputs of the first
+//! while it reads them. So each attempt after the first has an id of its own, which the session
+//! translates back.
 
 use bytes::Bytes;
 use uuid::Uuid;

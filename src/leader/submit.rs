@@ -1,4 +1,4 @@
-//! Jobs that clients submit, on their way to the broker and from there to a worker.
+//! Takes jobs from clients to the broker, and from the broker to workers.
 
 use chunking::Generation;
 use chunking::limits::FRAME_BODY_BYTES_MAX;

@@ -1,5 +1,5 @@
-//! What is done once payloads are in memory: a job goes to its worker, a result to its client,
-//! inputs become a dataset, a question for a result is answered.
+//! Runs tasks whose payloads are in memory: send a job to its worker or a result to its client,
+//! stage inputs as a dataset, answer a question about a result.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
-//! Transfers as jobs need them: which blobs a job brings, which its result leaves, who may bring
-//! and who gets them. The bytes are the relay's matter.
+//! Connects transfers to jobs: which blobs a job brings and its result leaves, and which peers may
+//! send or receive them. The relay moves the bytes.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -30,8 +30,8 @@ use crate::core::ids::Micros;
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
 const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says why";
 
-/// Parts of its result that one attempt may bring: an archive and two outputs, and what it began
-/// with in a previous run.
+/// Result parts one attempt may bring: an archive and two outputs, and parts it began in a previous
+/// run.
 const ATTEMPT_PARTS_MAX: usize = 8;
 
 /// Where a chunk goes.
@@ -41,13 +41,13 @@ pub struct ChunkPlace {
     pub memory: Memory,
     /// Whether its CRC is to be made.
     pub check: bool,
-    /// The connection it is to be passed on to while it comes, behind the head in
-    /// [`Output::Splice`]; at its end [`Leader::chunk_spliced`]. `None` if it is to be read whole;
-    /// then [`Leader::chunk`].
+    /// The connection to splice the chunk to, behind the head in [`Output::Splice`];
+    /// [`Leader::chunk_spliced`] follows at its end. `None` if the chunk is to be read whole; then
+    /// [`Leader::chunk`].
     pub splice_to: Option<ConnId>,
 }
 
-/// What becomes of a chunk that begins.
+/// The decision for a chunk that begins.
 #[derive(Debug)]
 pub enum Arrival {
     /// It is read to here.
@@ -105,7 +105,7 @@ impl Leader {
         arrival
     }
 
-    /// Whether a connection is not to be read, as there is no memory for what it brings.
+    /// Whether a connection must not be read for now, because there is no memory for its chunks.
     pub fn waits_for_turn(&self, conn: ConnId) -> bool {
         self.relay.waits_for_turn(conn)
     }
@@ -123,8 +123,8 @@ impl Leader {
         self.with_relay(now, |relay| relay.chunk_lingers(conn, have))
     }
 
-    /// Nothing comes of a chunk that is outside of the pool. Says whether it has to wait for its
-    /// turn again.
+    /// A chunk outside the pool makes no progress. Returns whether it has to wait for its turn
+    /// again.
     pub fn chunk_rests(&mut self, now: Micros, conn: ConnId, have: usize) -> bool {
         self.peers.has(conn) && self.with_relay(now, |relay| relay.chunk_rests(conn, have))
     }
@@ -146,8 +146,8 @@ impl Leader {
         Some(to)
     }
 
-    /// A chunk that was to be spliced has come to its end, one way or the other. If it did not come
-    /// whole, what its receiver still expects of it was sent as zeros.
+    /// A spliced chunk has ended, completely or not. If it was cut short, its receiver was sent
+    /// zeros for the rest.
     pub fn chunk_spliced(&mut self, now: Micros, conn: ConnId, start: &ChunkStart, how: Spliced) {
         self.with_relay(now, |relay| relay.spliced(conn, start, how));
     }
@@ -171,7 +171,7 @@ impl Leader {
         }
     }
 
-    /// A connection has ended in the middle of a chunk: this is what came of it.
+    /// A connection ended in the middle of a chunk: these are the received bytes.
     pub fn chunk_cut(&mut self, part: Part) {
         self.relay.keep_part(part);
     }
@@ -290,7 +290,7 @@ impl Leader {
         }
     }
 
-    /// Opens a job's inputs to a worker that came back and goes on with them.
+    /// Opens a job's inputs to a worker that reconnected and resumes them.
     pub(super) fn resume_inputs(&mut self, conn: ConnId, job: JobId, attempt: Attempt) {
         let owner = self.owner_of_inputs(job);
         for blob in self.blobs.inputs(owner).to_vec() {
@@ -419,8 +419,8 @@ impl Leader {
         self.blobs.of_result(result).iter().any(|part| self.relay.is_flowing(*part))
     }
 
-    /// Opens the parts of a result to a connection that can take them. Who asks for them gets them
-    /// again, also if it had them before.
+    /// Opens the parts of a result to a connection that can take them. A peer that asks gets them
+    /// again, even if it had them before.
     pub(super) fn send_parts(
         &mut self,
         conn: ConnId,
@@ -501,7 +501,7 @@ impl Leader {
         self.relay.open(conn, id, open);
     }
 
-    /// A part of a result begins to come; the job's client gets it as it comes.
+    /// A part of a result is opened; the job's client receives it by cut-through.
     fn expect_part(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let (job, attempt) = (JobId(open.owner), Attempt(open.attempt));
         if self.blobs.coming(job).iter().any(|(_, part)| *part == id)
@@ -539,7 +539,7 @@ impl Leader {
 
     // --- what becomes of blobs
 
-    /// Does what the relay wants done. Says whether there was anything.
+    /// Executes the relay's actions. Returns whether there were any.
     pub(super) fn relay_on(&mut self) -> bool {
         let mut any = false;
         while let Some(out) = self.relay.poll() {
@@ -654,8 +654,8 @@ impl Leader {
         }
     }
 
-    /// Workers wait for an input, and nothing of it comes. A job that goes to all workers had its
-    /// inputs here before any got it: nobody is asked for them again.
+    /// Workers wait for an input without progress. A job for all workers had its inputs at the
+    /// leader before any worker got it, so no sender is asked for them.
     fn inputs_stalled(&mut self, blob: BlobId, job: JobId) {
         let is_gathering = |job: &Job| matches!(job.phase, Phase::Gathering { .. });
         if self.broker.state().job(job).is_some_and(is_gathering) {

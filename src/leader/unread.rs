@@ -1,5 +1,6 @@
-//! Which peer goes when what waits for peers that do not read takes memory that others need. The
-//! driver says what waits, and does what is chosen.
+//! Chooses whose payloads are parked on disk, and which peer is disconnected, when data queued for
+//! peers that do not read uses memory others need. The driver reports the queues and carries out
+//! the choice.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Results that wait for room here: their clients are told so, who asks is, and one that could
-//! never have room is given up.
+//! Handles results that wait for space: tells their clients, answers questions about them, and
+//! gives up a result that could never fit.
 
 use std::collections::HashSet;
 

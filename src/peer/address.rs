@@ -1,4 +1,4 @@
-//! Addresses of leaders, as people and other nodes write them.
+//! Parses leader addresses, as written by people and other nodes.
 
 use serde_json::Value;
 

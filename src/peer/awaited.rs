@@ -1,16 +1,16 @@
-//! The leader's answer to a hello: how long a worker or client waits for it, and what it means when
-//! it does not come. Free of I/O; time is passed in.
+//! Decides how long a worker or client waits for the leader's Welcome, and what its absence means.
+//! It has no I/O; time is passed in.
 //!
-//! A leader that has never answered is taken for a classic one after a short while, since those
-//! never answer. One that has answered before, or whose work the peer holds, is slow: it is waited
-//! for, and after a long time another connection is tried. Else a pause of the leader would cost
-//! what only a heft leader takes.
+//! A leader that has never answered is taken for a classic one after a short time, since classic
+//! leaders never answer. A leader that has answered before, or whose work the peer holds, is slow:
+//! the peer keeps waiting, and after a long time tries another connection. Otherwise a pause of the
+//! leader would cost features only a heft leader has.
 //!
-//! Silence alone tells neither of them from a line that is dead above TCP. So while nothing at all
-//! has come over a connection, the address is probed beside it, more and more seldom (see
-//! [`probe`](super::probe)). A heft leader answers a probe; if it does, and still does not on the
-//! connection itself, that connection is dead and is given up for another. A slow leader answers
-//! both. A classic one answers neither, and has been told of no job twice.
+//! Silence alone does not distinguish either from a connection that is dead above TCP. So while
+//! nothing at all has arrived, the address is probed on a separate connection, at growing intervals
+//! (see [`probe`](super::probe)). If a heft leader answers the probe but not the connection itself,
+//! that connection is dead and is replaced. A slow leader answers both. A classic leader answers
+//! neither, and no job has been submitted to it twice.
 
 use std::time::Duration;
 

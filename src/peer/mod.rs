@@ -1,8 +1,8 @@
 //! A worker's or client's end of a connection to a leader: dialling, reading frames, writing
 //! frames.
 //!
-//! Portable (tokio). It knows frames and nothing of jobs; workers, clients and the command line
-//! stand on it. The leader's side of connections is `conn` and `driver`.
+//! Portable (tokio). It knows frames, not jobs; workers, clients and the command line build on it.
+//! The leader's side is `conn` and `driver`.
 
 mod address;
 mod awaited;

@@ -1,6 +1,6 @@
-//! Whether a heft leader answers at an address: a connection of its own that says hello as a
-//! client, waits for the answer and ends. It brings no job and takes none, so it is harmless
-//! whoever listens there.
+//! Tests whether a heft leader answers at an address: a separate connection says hello as a client,
+//! waits for the answer and closes. It submits and takes no job, so it is harmless whatever listens
+//! there.
 
 use std::time::Duration;
 

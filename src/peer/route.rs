@@ -1,5 +1,5 @@
-//! Where a leader is dialled, and after which wait: the address that was given, or the one that a
-//! redirect named. Free of I/O.
+//! Decides which address to dial and after which delay: the given address, or the target of a
+//! redirect. It has no I/O.
 
 use std::time::Duration;
 

@@ -1,13 +1,10 @@
-//! The way of a worker or client to its leader, kept up: dialling, the hello and its answer, which
-//! may come late or never, redirects, signs of life, and the back-off between attempts (CL08, RD02,
-//! C23).
+//! Maintains a worker's or client's connection to its leader: dialling, the handshake, redirects,
+//! keepalives, and the back-off between attempts (CL08, RD02, C23).
 //!
-//! [`Uplink::next`] waits for whatever happens next, and may be dropped while it waits: it says
-//! what happened and sends what it is given. What frames mean is its owner's business. What it
-//! means that a leader does not answer the hello is decided in [`awaited`](super::awaited), where
-//! to dial in [`route`](super::route). A connection that turns out to be dead is given up for
-//! another: only a leader that answered a probe gets there, and that is one that knows what it was
-//! sent.
+//! [`Uplink::next`] waits for the next event and is cancel-safe; the uplink sends what it is given.
+//! Its owner interprets the frames. [`awaited`](super::awaited) decides what a missing Welcome
+//! means, [`route`](super::route) where to dial. A dead connection is replaced by another only
+//! after the leader has answered a probe: such a leader recognises repeated messages.
 
 use std::future::{Future, pending};
 use std::pin::Pin;

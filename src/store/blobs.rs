@@ -1,9 +1,9 @@
-//! The files of blobs: large inputs and parts of results. Chunk `i` lies at `i` times the chunk
-//! size, as it came; a map beside the file says which are there.
+//! Blob files: large inputs and parts of results. Chunk `i` is at offset `i` times the chunk size,
+//! as received; a map file records which chunks are present.
 //!
-//! A leader that keeps nothing has its blobs in `spool`, without maps, and leaves none behind. One
-//! that does has them in `blobs`, where they outlive it. Files that are not needed any more are
-//! written again: that is quicker than making new ones.
+//! A leader without durable storage keeps blobs in `spool`, without maps, and leaves none behind. A
+//! durable leader keeps them in `blobs`, where they survive it. Files no longer needed are
+//! overwritten: that is faster than creating new ones.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -1,13 +1,13 @@
-//! Records and jobs as the bytes that lie in the log and in snapshots, and back.
+//! Encodes and decodes records and jobs for the log and the snapshots.
 //!
 //! Integers are big-endian, a text is its length as u32 and its UTF-8, an id is 16 bytes, an option
-//! or a bool one byte of 0 or 1, a list its length as u32 and its items. An enum is one byte; those
-//! numbers are the format, so none is ever given to something else. None of them is 0: a stretch of
-//! zeros is not a record.
+//! or a bool is one byte of 0 or 1, a list is its length as u32 and its items. An enum is one byte;
+//! the numbers are part of the format and are never reused. None of them is 0, so a run of zeros is
+//! not a record.
 //!
-//! What is read may be torn or hostile. Every length is held against the bytes that are there
-//! before memory is asked for, and what is left over is an error. Checksums over a whole record are
-//! the log's business; nothing in here opens a file.
+//! Input may be torn or hostile. Every length is checked against the remaining bytes before memory
+//! is allocated, and trailing bytes are an error. The log checks the checksum of each record.
+//! Nothing here opens a file.
 
 mod wire;
 

@@ -1,8 +1,8 @@
-//! The disk as the store sees it: files beneath one directory, and what is certain after a sync.
+//! The disk as the store sees it: files beneath one directory, and what is durable after a sync.
 //!
-//! The store does all of its work through [`Disk`], so that tests can put one beneath it that loses
-//! what was not synced, tears what was being written, and fails. [`DataDir`] is the real one. Names
-//! are the store's own, never a peer's.
+//! The store does all its I/O through [`Disk`], so tests can substitute a disk that loses unsynced
+//! data, tears writes and fails. [`DataDir`] is the real one. File names are the store's own, never
+//! a peer's.
 
 use std::fmt;
 use std::fs::File;

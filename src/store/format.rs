@@ -1,8 +1,7 @@
-//! What all files of the store begin with, how they are named, and what can be wrong with them
-//! (TF04-TF09).
+//! File headers, names and errors of the store (TF04-TF09).
 //!
-//! A file begins with a marker of its kind, the version of the format, the node and the directory
-//! it belongs to, and a checksum over these. Numbers are big-endian, as in the founding formats.
+//! A file begins with a marker of its kind, the format version, the node and the directory it
+//! belongs to, and a checksum over these. Numbers are big-endian, as in the founding formats.
 //! `docs/storage.md` has the layouts.
 
 use std::io;

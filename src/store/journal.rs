@@ -1,6 +1,5 @@
-//! The log at work: takes what is to be written, read and cut, and does it in as few syncs as can
-//! be. All that came while one sync ran goes into the next, so however many wait, nobody waits for
-//! more than two.
+//! Runs the log: batches writes, reads and truncations into as few syncs as possible. Everything
+//! that arrives during one sync goes into the next, so no request waits for more than two.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! The log: segments of groups of records. A group is what one write brought to the disk.
+//! The log: segments made of groups of records. One write appends one group.
 //!
-//! Each group says how far the file was synced when it was written. So after a crash it can be told
-//! apart what was on its way, which is cut, from what was certain and is not as it was written,
-//! which nobody may pass over.
+//! Each group records how far the file was synced when it was written. This distinguishes a torn
+//! tail, which is truncated, from corruption of synced data, which stops recovery.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,6 @@
-//! The map beside a blob's file: what the blob is, which of its chunks are here, how long each is
-//! and what it hashes to, and, once all of it is certain, the seal. Every part has a checksum of
-//! its own, so what is damaged can be told from the rest.
+//! The map file of a blob: the blob's identity, which chunks are present, the length and hash of
+//! each, and, once everything is synced, the seal. Every part has its own checksum, so damage is
+//! confined to that part.
 
 use std::collections::BTreeMap;
 use std::fmt;

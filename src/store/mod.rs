@@ -1,8 +1,8 @@
-//! What outlives the leader: the log, its snapshots and the blobs, in files that say what they are
-//! and can be checked.
+//! Durable storage of the leader: the log, its snapshots and the blobs, in self-describing files
+//! that can be verified.
 //!
-//! Everything goes through [`disk::Disk`]; nothing in here has a thread or a clock. Drivers run it
-//! on threads of their own, tests over a disk that fails.
+//! All I/O goes through [`disk::Disk`]; nothing here has a thread or a clock. Drivers run it on
+//! threads of their own, tests over a disk that fails.
 
 pub mod blobs;
 pub mod codec;

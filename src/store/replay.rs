@@ -1,6 +1,6 @@
-//! What a log says: the state after its records, and which payloads and blobs that state still
-//! needs. Recovery, snapshots and the tools all go through here, so a snapshot is what recovery
-//! would have made of the same records.
+//! Replays a log: the state after its records, and the payloads and blobs that state still needs.
+//! Recovery, snapshots and the tools all use it, so a snapshot equals what recovery would have made
+//! of the same records.
 
 use std::collections::HashMap;
 use std::sync::Arc;

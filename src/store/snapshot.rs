@@ -1,9 +1,9 @@
-//! Snapshots: the state after a record, so that the records before it need not be read again.
+//! Snapshots: the state after a given record, so that earlier records need not be replayed.
 //!
-//! A snapshot is made from the last one and the segments that are finished, by whoever has time:
-//! the leader goes on meanwhile. It is written beside, synced and given its name. Payloads stay in
-//! the segments they were written to; where little of a file is still needed, that little is copied
-//! into the snapshot, and the file can go.
+//! A snapshot is built from the previous one and the finished segments, in the background. It is
+//! written under a temporary name, synced and renamed. Payloads stay in their segments; where
+//! little of a file is still needed, that part is copied into the snapshot and the file can be
+//! removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -1,5 +1,5 @@
-//! How much of the disk is free, and how much of that is kept back: the log has to go on when
-//! uploads have taken all the rest, so that jobs can end, be cancelled and give back their place.
+//! Measures free disk space and computes the reserve: the log must still be writable when uploads
+//! have filled the rest, so that jobs can end, be cancelled and free their space.
 
 use super::blobs::Class;
 use super::log::AHEAD_BYTES;

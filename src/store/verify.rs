@@ -1,5 +1,5 @@
-//! Parts of datasets as they lie on the disk: a manifest is read, and of a pack every piece is
-//! checked against its BLAKE3. It happens where the files are, away from the leader's thread.
+//! Reads and verifies parts of datasets on disk: parses manifests, and checks every piece of a pack
+//! against its BLAKE3. It runs with the files, off the leader's thread.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! One blob that comes: it takes the frames of its transfer, stores what is right, and says what to
-//! answer.
+//! Receives one blob: handles the frames of its transfer, stores correct chunks, and decides the
+//! answers.
 //!
-//! It lives longer than a connection: after a break its sender opens the transfer again, hears what
-//! is here and sends the rest. It never sends by itself and never waits: answers go to a list that
-//! its owner (a worker session, a client connection) sends, and what a thread has done for it comes
-//! back as a [`Report`] through that owner.
+//! It outlives a connection: after a break the sender reopens the transfer, learns which chunks are
+//! present and sends the rest. It never sends and never blocks: answers go to a list that its owner
+//! (a worker session, a client connection) sends, and finished work of a thread returns as a
+//! [`Report`] through that owner.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,6 @@
-//! The blobs that come, by the ids of their transfers: which is whose, on which connection each is
-//! open, and what is here of chunks that are not whole. Owners say where the bytes go, and what it
-//! means that a blob is here, or will not come. Nothing is sent: answers go to a list that the
-//! owner sends.
+//! Tracks incoming blobs by transfer id: the owner and connection of each, and incomplete chunks.
+//! Owners decide where the bytes go, and what follows when a blob is complete or cannot come.
+//! Nothing is sent here: answers go to a list that the owner sends.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,8 @@
-//! Which chunks of one blob have come, what may still come, and what is wrong with what came.
+//! Decides which chunks of one blob are accepted, and which may still be sent.
 //!
-//! Pure: it sees heads and numbers, never bytes. A [`Download`](super::Download) asks it about each
-//! frame of its transfer and tells it what became of each chunk. It never grants more than its
-//! window, and every chunk of the window comes back, whether the chunk was kept, refused, doubled
-//! or void.
+//! Pure: it sees heads and numbers, never bytes. A [`Download`](super::Download) consults it for
+//! each frame of its transfer and reports the fate of each chunk. It never grants more than its
+//! window, and every chunk returns to the window, whether it was kept, refused, duplicate or void.
 
 use chunking::limits::WINDOW_CHUNKS_MAX;
 use chunking::message::{Done, Grant, HeldPart, Open, Reason, Verdict, Void};

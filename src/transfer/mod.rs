@@ -1,23 +1,22 @@
-//! Transfers as workers and clients take part in them: blobs that come, and blobs that go, in
-//! chunks over a connection to a leader.
+//! Transfers at workers and clients: blobs sent and received in chunks over a connection to a
+//! leader.
 //!
-//! Portable, and free of jobs: it knows blobs, chunks, files and memory. The decisions are pure and
-//! stand apart from the reading and writing: nothing here dials, waits for frames or knows who
-//! asked for a blob. Worker sessions and client connections feed it the frames of a transfer and
-//! send what it answers.
+//! Portable, and independent of jobs: it knows blobs, chunks, files and memory. Decisions are pure
+//! and separate from I/O: nothing here dials, waits for frames or knows why a blob is wanted.
+//! Worker sessions and client connections feed it the frames of a transfer and send its answers.
 //!
 //! | file | does |
 //! |---|---|
-//! | `outgoing` | which chunks are to be sent, and when Done is due: pure |
-//! | `source` | where the bytes of a blob come from, and how a chunk of them is made ready |
-//! | `pieces` | the same for a blob that is made of stretches of many files |
-//! | `upload` | a blob that goes: the task that sends it |
-//! | `uploads` | all blobs that go, by id: who owns each, and whose word counts for it |
-//! | `incoming` | which chunks came, what may come, what is wrong: pure |
-//! | `sink` | where the bytes of a blob go |
-//! | `download` | a blob that comes: checks, inflates, stores, and says what to answer |
-//! | `stored` | its second half: what is done to the bytes, in place or on a thread of its own |
-//! | `downloads` | all blobs that come, by id: the same, and what is here of chunks that are not whole |
+//! | `outgoing` | which chunks to send, and when Done is due: pure |
+//! | `source` | where a blob's bytes come from, and how a chunk is prepared |
+//! | `pieces` | the same for a blob made of ranges of many files |
+//! | `upload` | the task that sends one blob |
+//! | `uploads` | all outgoing blobs by id, with their owners and connections |
+//! | `incoming` | which chunks are accepted and which may still be sent: pure |
+//! | `sink` | where a blob's bytes go |
+//! | `download` | receives one blob: checks, inflates, stores, answers |
+//! | `stored` | its second half: the work on the bytes, in place or on a thread |
+//! | `downloads` | all incoming blobs by id, with incomplete chunks |
 
 mod download;
 mod downloads;

@@ -1,10 +1,9 @@
-//! What is still to be sent of one blob on the present connection, and when its Done is due.
+//! Decides which chunk of one blob is sent next on the current connection, and when Done is due.
 //!
-//! Pure: no socket, file, clock or thread. It hands out one chunk at a time, never more than the
-//! receiver granted, in index order and without those the receiver has. Every chunk is digested
-//! exactly once, in order, whatever is sent or skipped and however often the connection breaks: who
-//! passes its work on to a reader gets told which chunks are to be read for the digest.
-//! [`Upload`](super::Upload) calls it.
+//! Pure: no socket, file, clock or thread. It returns one chunk at a time, in index order, within
+//! the receiver's grant, and skips chunks the receiver has. Every chunk is digested exactly once,
+//! in order, whatever is sent or skipped and however often the connection breaks: it also says
+//! which chunks must be read for the digest alone. [`Upload`](super::Upload) calls it.
 
 use chunking::message::{Grant, Open, PartOf, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, PlanError};

@@ -1,10 +1,9 @@
-//! A blob that is made of stretches of files, one after the other, with a few bytes of its own
-//! behind them: a pack of a dataset. It is put together as it is read, chunk by chunk, and never
-//! lies whole anywhere.
+//! Reads a blob made of ranges of files followed by a few bytes of its own: a pack of a dataset. It
+//! is assembled chunk by chunk as it is read, and never exists as a whole.
 //!
-//! Each stretch is compared with what it was when its file was scanned, by the file's state and by
-//! a CRC-32: a file that changes in between ends the transfer with its name, before its bytes are
-//! sent. The receiver compares BLAKE3.
+//! Each range is compared with the scan, by the file's metadata and a CRC-32. A file that changed
+//! since then ends the transfer with an error that names it, before its bytes are sent. The
+//! receiver checks BLAKE3.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

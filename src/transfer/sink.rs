@@ -1,8 +1,8 @@
-//! Where the bytes of a blob go as its chunks come.
+//! Sinks: where the bytes of an incoming blob are written.
 //!
-//! A sink is given checked raw bytes at their offsets, in any order, and gives them back where a
-//! digest over the whole blob asks for it. It decides nothing. A [`Download`](super::Download) is
-//! the only caller; handlers and clients may bring sinks of their own.
+//! A sink is given checked raw bytes at their offsets, in any order, and returns them where a
+//! digest over the whole blob requires it. It decides nothing. [`Download`](super::Download) is the
+//! only caller; handlers and clients may supply sinks of their own.
 
 use std::fs::File;
 use std::io;

@@ -1,11 +1,10 @@
-//! Where the bytes of a blob come from, and how a chunk of it is made ready to be sent: read,
-//! checked, digested, compressed.
+//! Reads a blob's bytes and prepares its chunks: read, checked, digested, compressed.
 //!
-//! A file is sent as it was when it was named. Its size, its time of change and its identity are
-//! noted then and compared with every read: one that shrinks, grows, changes or is replaced
-//! meanwhile ends the transfer with both sizes in the text, and never reaches the other side as a
-//! mixture. Files are open only while they are read, so that any number of them may wait.
-//! [`Upload`](super::Upload) calls it, on a blocking thread where it may block.
+//! A file is sent as it was when it was named. Its size, mtime and identity are recorded then and
+//! compared at every read. A file that shrinks, grows, changes or is replaced ends the transfer
+//! with an error that states both sizes; a mixture never reaches the other side. Files are open
+//! only while they are read, so any number of them may wait. [`Upload`](super::Upload) calls it, on
+//! a blocking thread where it may block.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};

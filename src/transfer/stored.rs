@@ -1,9 +1,9 @@
-//! What is done to the bytes of a blob that comes: checked, inflated, written to their sink, and
-//! fed to the digest over the whole blob where one was asked for.
+//! Processes the bytes of an incoming blob: checks, inflates, writes them to their sink, and feeds
+//! the digest over the whole blob if one was requested.
 //!
-//! Sinks that do not block are served in place, without another hop. For the others a thread of the
-//! runtime's pool works off what has come and goes home when there is no more: an idle transfer
-//! holds no thread. It decides nothing about the transfer; a [`Download`](super::Download) does.
+//! Sinks that do not block are written in place. For the others, a thread of the runtime's pool
+//! processes what has arrived and then returns to the pool: an idle transfer holds no thread.
+//! [`Download`](super::Download) makes the decisions.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! How often it is said how far a transfer is.
+//! Limits how often a transfer reports progress.
 
 use std::ops::Sub;
 use std::time::Duration;

@@ -1,13 +1,12 @@
-//! A blob that goes: one task that sends it over whichever connection there is, until its owner
-//! lets go of it.
+//! Sends one blob: a task that uses whichever connection there is, until its owner drops it.
 //!
-//! The owner feeds it what the receiver says (Grant, Verdict, Abort) and the connections that come
-//! and go; the task writes chunks and Done by itself and never waits for the owner. What it has to
-//! tell, it keeps: the owner finds the upload's id in the channel that it gave, and asks for the
-//! [`Status`]. Bytes that lie in memory are sent from where they are, without a copy and without
-//! another thread; files are read, and chunks compressed, one batch ahead on a blocking thread.
+//! The owner feeds it the receiver's messages (Grant, Verdict, Abort) and the current connection.
+//! The task writes chunks and Done itself and never waits for the owner. It keeps its news: the
+//! owner finds the upload's id in the channel it supplied, and queries the [`Status`]. Bytes in
+//! memory are sent from where they are, without a copy or another thread; files are read, and
+//! chunks compressed, one batch ahead on a blocking thread.
 //!
-//! It never dials, never reads frames, and knows nothing of jobs. Workers send results with it,
+//! It never dials, never reads frames, and knows nothing about jobs. Workers send results with it,
 //! clients send inputs.
 
 use std::collections::VecDeque;

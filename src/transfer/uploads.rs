@@ -1,6 +1,5 @@
-//! The blobs that go, by the ids of their transfers: which is whose, on which connection each is
-//! open, and whose word counts for it. Owners keep what a blob means to them, and are told by its
-//! id that one has news.
+//! Tracks outgoing blobs by transfer id: the owner of each, and the connection it is open on.
+//! Owners keep what a blob means to them, and are notified by its id.
 
 use std::collections::HashMap;
 

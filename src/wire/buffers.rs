@@ -1,11 +1,10 @@
-//! Buffers for chunks: page-aligned, of one chunk each, made once and used again.
+//! Buffers for chunks: page-aligned, one chunk each, allocated once and reused.
 //!
-//! A buffer is filled from a socket, frozen into [`Bytes`] that any number of places may share, and
-//! goes back to its pool when the last of them is done with it. Nobody copies: the system reads to
-//! where [`PoolBuf::room`] says, and whoever has to write to a buffer in another way is counted.
-//! The number of buffers is a limit: who finds the pool empty waits, and that is how a slow
-//! receiver slows its sender down. Connections of workers and clients have a pool each, a leader
-//! has one for all.
+//! A buffer is filled from a socket, frozen into [`Bytes`] that can be shared, and returns to its
+//! pool when the last share is dropped. Nothing is copied: the kernel reads into [`PoolBuf::room`],
+//! and any other write to a buffer is counted. The number of buffers is a limit: a reader that
+//! finds the pool empty waits, which is how a slow receiver slows its sender down. Connections of
+//! workers and clients have a pool each; a leader has one for all.
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,10 +1,11 @@
-//! The receiving end of a connection, without the socket: says where to read to, and what has come.
+//! The receiving end of a connection, without the socket: says where to read to, and returns what
+//! arrived.
 //!
-//! Small frames are gathered in one small buffer. A chunk's head is shown first; who takes the
-//! chunk gives it a pooled buffer, and the bytes are read straight into that, with the next frame's
-//! head behind them in the same call. The CRC is made of each piece while it is in the cache. A
-//! large frame of a classic peer comes in pieces and is never gathered. Leaders, workers and
-//! clients read with it; a driver brings the socket.
+//! Small frames are gathered in one small buffer. A chunk's head is returned first; the caller
+//! supplies a pool buffer, and the bytes are read directly into it, together with the next frame's
+//! head in the same call. The CRC is computed over each slice while it is in the CPU cache. A large
+//! frame of a classic peer is returned in slices and never gathered. Leaders, workers and clients
+//! use it; a driver supplies the socket.
 
 mod aside;
 

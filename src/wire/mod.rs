@@ -1,8 +1,7 @@
-//! What both ends of a connection read and write with: buffers, the inlet that cuts a stream into
-//! frames and chunks, the judgement of slow and silent lines, and how a socket is set up.
+//! Connection code shared by both ends: buffers, the inlet that splits a stream into frames and
+//! chunks, detection of slow and silent connections, and socket options.
 //!
-//! Leader, workers and clients stand on it. It knows frames and chunks, and nothing of peers or
-//! jobs.
+//! Leader, workers and clients build on it. It knows frames and chunks, not peers or jobs.
 
 mod buffers;
 mod inlet;

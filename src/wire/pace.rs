@@ -1,6 +1,5 @@
-//! How fast the other side of a connection takes what it is sent, by what it acknowledges. To a
-//! slow one chunks go in pieces, one after the other, so that other frames do not wait for a whole
-//! chunk, or for several.
+//! Measures how fast the other side of a connection takes data, by its acknowledgements. Chunks to
+//! a slow peer are sent in fragments, so that other frames do not wait for whole chunks.
 
 use std::time::{Duration, Instant};
 

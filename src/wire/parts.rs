@@ -1,10 +1,9 @@
-//! The first bytes of chunks that are not whole: what a connection that broke had brought of one,
-//! and chunks that come in pieces. What is here need not be sent again.
+//! Keeps the first bytes of incomplete chunks: from a connection that broke in the middle of one,
+//! and from chunks that arrive in fragments. These bytes need not be sent again.
 //!
-//! Bounded: one for each transfer, and so many in all; who needs room for another drops the one
-//! that nothing came for longest. A part is only a promise that a sender need not keep, so dropping
-//! it costs bytes and nothing else. Nothing here looks at the bytes: a chunk that was put together
-//! is checked like one that came whole.
+//! Bounded: one per transfer, and a total limit; beyond it the one idle for longest is dropped.
+//! Dropping costs only the bytes, which are sent again. Nothing here checks the bytes: an assembled
+//! chunk is checked like any other.
 
 use std::collections::VecDeque;
 

@@ -1,16 +1,16 @@
-//! Whether the other side of a connection lives, judged by the bytes that come. Free of I/O; time
-//! is passed in.
+//! Decides whether the other side of a connection is alive, by the bytes it sends. It has no I/O;
+//! time is passed in.
 //!
-//! TCP keeps a connection whose other end is stopped, or that something on the way has forgotten,
-//! for ever. So peers that both know Keepalive send one when they have nothing else to say, and who
-//! hears nothing at all for the silence limit takes the connection for dead. And whoever the peer
-//! is: a frame that has begun has to go on. It is judged by what it brings in each window, not by
-//! how long it takes in all, so that a slow line is none that is dead; a frame whose length was
-//! damaged on the way gets nothing but the small frames behind it, and is found out by that.
+//! TCP keeps a connection for ever if the other end is stopped or a middlebox has forgotten it. So
+//! peers that both support Keepalive send one when they have nothing else to send, and a connection
+//! silent for the silence limit is considered dead. Whatever the peer, a frame that has begun must
+//! make progress. Progress is judged per window, not in total, so a slow connection is not taken
+//! for dead. A frame whose length was damaged receives nothing but the small frames behind it, and
+//! is detected by that.
 //!
-//! Nobody is judged before what waits in our own socket was read: after the limit there is a moment
-//! more, and who was stopped itself, and so comes late, takes another. Leaders, workers and clients
-//! read with it.
+//! No verdict is passed before pending data in our own socket has been read: after the limit there
+//! is an extra moment, and a process that was itself stopped, and so checks late, takes another.
+//! Leaders, workers and clients use it.
 
 use std::time::Duration;
 

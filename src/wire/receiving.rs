@@ -1,8 +1,8 @@
-//! One blob on its way from one sender, as far as it has come: which chunks are here, and what they
-//! hash to.
+//! The state of one blob being received from one sender: which chunks are present, and their
+//! hashes.
 //!
-//! Pure. Whoever takes a blob in at the end of its way (`transfer::Incoming`) and the leader that
-//! passes it on keep one each, as they do with [`Sending`](super::Sending) on the way out.
+//! Pure. The final receiver of a blob (`transfer::Incoming`) and the relaying leader keep one each,
+//! as they do with [`Sending`](super::Sending) in the other direction.
 
 use chunking::digest::ChunkCrcs;
 use chunking::{Bitmap, ChunkPlan, Digest, Ranges};

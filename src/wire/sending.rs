@@ -1,8 +1,8 @@
-//! One blob on its way to one receiver over one connection, as far as both have said: what it has
-//! or was sent, what it still takes, and whether it has all.
+//! The state of one blob being sent to one receiver over one connection: chunks sent or already
+//! present, the remaining grant, and whether the receiver has everything.
 //!
-//! Pure. Whoever sends a blob from its source (`transfer::Outgoing`) and the leader that passes it
-//! on keep one each.
+//! Pure. The original sender of a blob (`transfer::Outgoing`) and the relaying leader keep one
+//! each.
 
 use chunking::message::{Grant, PartOf};
 use chunking::{Bitmap, ChunkHead, Ranges};

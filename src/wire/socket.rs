@@ -1,5 +1,4 @@
-//! A TCP connection that carries frames: what is set on it, how it is read, and when it has
-//! stalled.
+//! A TCP connection that carries frames: its socket options, reads, and stall detection.
 
 use socket2::{SockRef, TcpKeepalive};
 use std::io;

@@ -1,8 +1,7 @@
-//! How much of what was written to a socket the other side has not acknowledged: progress of a peer
-//! that is slow cannot be seen by the room in the send buffer, which the system gives back in large
-//! steps.
+//! Reads how many bytes written to a socket are unacknowledged. Free space in the send buffer does
+//! not show a slow peer's progress, because the kernel releases it in large steps.
 //!
-//! The system is asked by an ioctl, for which the crates at hand have no safe call.
+//! The kernel is queried by an ioctl for which the available crates have no safe call.
 #![cfg_attr(target_os = "linux", allow(unsafe_code))]
 
 use socket2::Socket;

@@ -1,9 +1,8 @@
-//! One attempt at one job: the handler is run, watched and, if need be, stopped; what it gives
-//! becomes the answer.
+//! Runs one attempt at one job: starts the handler, watches it, stops it if necessary, and turns
+//! its outcome into the answer.
 //!
-//! A handler that panics, runs too long or does not react to a cancel costs its own job only.
-//! Sessions call it for each job; an embedding program can call [`run_once`] to try its handler
-//! without a leader.
+//! A handler that panics, runs too long or ignores a cancel affects only its own job. Sessions call
+//! it for each job; an embedding program can call [`run_once`] to try its handler without a leader.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};

@@ -1,9 +1,9 @@
-//! Results that wait for the leader: how many may do so without keeping the places of their jobs.
+//! Decides how many results may wait for the leader without occupying their jobs' slots.
 //!
-//! A job that has ended needs its place no more, even if the leader has no room for its result yet:
-//! other jobs go on. What waits here is bounded all the same, by number and by bytes, as it lies on
-//! this machine's disk. Each result beyond that keeps its place, so that the worker takes fewer
-//! jobs, and none in the end. It decides nothing else; the job table owns it.
+//! An ended job no longer needs its slot, even if the leader has no space for its result yet, so
+//! other jobs can run. The backlog is bounded by number and bytes, because it is on this machine's
+//! disk. Each result beyond the bound keeps its slot, so the worker takes fewer jobs and in the end
+//! none. The job table owns it.
 
 use super::limits::{RETURNING_BYTES_MAX, RETURNING_MAX};
 

@@ -1,4 +1,4 @@
-//! How a worker is set up, and what is wrong with a set-up that cannot work.
+//! The worker's configuration, and the errors of an invalid one.
 
 use std::path::PathBuf;
 use std::time::Duration;

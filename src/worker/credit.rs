@@ -1,6 +1,6 @@
-//! The credit a worker gives its leader: how much is out, and what is held back for a moment
-//! because the processors are busy (WX07, CR07). Free of I/O; the session tells it the time and
-//! sends what it says.
+//! Decides how much credit a worker grants its leader, and how much it withholds while the
+//! processors are busy (WX07, CR07). It has no I/O; the session passes in the time and sends the
+//! result.
 
 use std::collections::VecDeque;
 

@@ -1,18 +1,18 @@
-//! A job's directory: made empty, closed to others, held by a lock, removed when the result is safe
+//! A job's directory: created empty, closed to others, locked, and removed when the result is safe
 //! (WX02, WX10, C21).
 //!
-//! It is `<work directory>/heft/<job id as 32 digits>`. Classic workers use
-//! `<work directory>/<job id>`, without any lock, and the default work directory is theirs too. A
-//! job that is requeued can be with both, so neither a lock nor a mark in a shared name would do: a
-//! classic worker would enter a directory of ours, and lose it with us. Everything in `heft` is
-//! ours, and nothing beside it is ever entered or removed.
+//! It is `<work directory>/heft/<job id as 32 digits>`. Classic workers use `<work directory>/<job
+//! id>`, without a lock, and share the default work directory. A requeued job can be with both
+//! kinds of worker, so neither a lock nor a marker in a shared name would do: a classic worker
+//! would enter a heft directory and lose its files when heft removes it. Everything in `heft`
+//! belongs to heft workers; they never enter or remove anything beside it.
 //!
-//! Two workers may share a work directory and even be given the same job; the lock keeps one from
-//! removing what the other uses, and the second takes a name with a number.
+//! Two heft workers may share a work directory and even be given the same job. The lock keeps one
+//! from removing what the other uses, and the second appends a number to the name.
 //!
 //! Large parts of a result (the archive, long outputs) are files in a second directory beside it,
-//! `<name>.out`, which comes with the first of them, belongs to whoever holds the lock and goes
-//! with the directory.
+//! `<name>.out`. It is created for the first such part, belongs to the holder of the lock and is
+//! removed with the directory.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};

@@ -1,6 +1,6 @@
-//! What a worker and its leader send each other beside single frames: the transfers that come, of
-//! inputs and of datasets, and the answers that go out together. A frame of a transfer finds its
-//! owner by its id.
+//! Holds what a worker exchanges with its leader beyond single frames: incoming transfers of inputs
+//! and datasets, and the queued answers. It finds the owner of a transfer frame by the transfer's
+//! id.
 
 use chunking::MessageError;
 use tokio::sync::mpsc;

@@ -1,8 +1,8 @@
-//! What runs jobs: the [`Handler`] that a program brings, the [`Job`] it is given and the
-//! [`JobContext`] it may use.
+//! The interface of code that runs jobs: the [`Handler`] a program supplies, the [`Job`] it is
+//! given and the [`JobContext`] it may use.
 //!
 //! Nothing here knows connections. [`Exec`](super::Exec) is the handler of `heft worker`; embedding
-//! programs write their own, or give a closure.
+//! programs write their own, or pass a closure.
 
 use std::future::Future;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a worker says of itself, and what it reads in the answer of a node that does not lead.
+//! Builds a worker's hello, and reads the answer of a node that is not the leader.
 
 use chunking::Kind;
 use chunking::message::Features;

@@ -1,5 +1,5 @@
-//! Which file a name leads to, and in what state: enough to tell that a job wrote to it or put
-//! another in its place.
+//! Identifies the file behind a name and its state, to detect that a job wrote to it or replaced
+//! it.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

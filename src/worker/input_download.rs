@@ -1,12 +1,11 @@
-//! Inputs that come by transfer: one reception for each job that was assigned and is still being
-//! sent.
+//! Downloads job inputs: one reception per assigned job whose inputs are still being sent.
 //!
-//! Names are judged before the first byte; files are made in the job's directory when their
-//! transfers open and are nobody's to see until the job runs, which it does when all are whole.
-//! After a lost connection what came stays for a while, and the next Open of the same blob goes on
-//! where the last one ended, whichever attempt it is for. Sinks that do not block are written where
-//! the frames are read. It sends nothing: answers go to the [`Exchange`], which has the transfers
-//! too.
+//! Names are validated before the first byte. Files are created in the job's directory when their
+//! transfers open, and are not visible to anyone until the job runs, which requires all of them to
+//! be complete. After a lost connection, received data is kept for a while; the next Open of the
+//! same blob resumes there, whichever attempt it is for. Sinks that do not block are written by the
+//! frame reader. Nothing is sent here: answers go to the [`Exchange`], which also has the
+//! transfers.
 
 use std::collections::HashMap;
 use std::sync::Arc;

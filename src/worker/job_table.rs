@@ -1,8 +1,8 @@
-//! Where each job of a worker stands: assigned, waiting for a place, running, ended. It decides
-//! what is run, answered, stopped and cleaned up (C05-C07, C17, DD01).
+//! Decides what is run, answered, stopped and cleaned up: the state of each job of a worker, from
+//! assigned through waiting for a slot and running to ended (C05-C07, C17, DD01).
 //!
-//! Free of I/O, time and chance: the session tells it what came and takes from [`JobTable::poll`]
-//! what is to be done.
+//! It has no I/O, clock or randomness: the session reports events and takes actions from
+//! [`JobTable::poll`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

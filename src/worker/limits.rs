@@ -1,5 +1,5 @@
-//! Every limit of the worker, with its reason. Those an operator may want to change are members of
-//! the configuration and only have their defaults here.
+//! Every limit of the worker, with its reason. Configurable limits are members of the configuration
+//! and only have their defaults here.
 
 use std::time::Duration;
 

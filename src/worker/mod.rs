@@ -1,8 +1,8 @@
-//! The worker: takes jobs from a leader, runs them, brings the results home.
+//! The worker: takes jobs from a leader, runs them and returns the results.
 //!
 //! `heft worker` runs executables with it; a Rust program embeds it with a [`Handler`] of its own.
 //! It talks to one leader at a time, ours or a classic one, and never loses a running job to a
-//! broken connection. It holds no queue: what it has no room for it has not asked for.
+//! broken connection. It has no queue: it requests only jobs it has a slot for.
 //!
 //! ```no_run
 //! use heft::model::{JobResult, JobStatus};
@@ -22,18 +22,17 @@
 //! | file | does |
 //! |---|---|
 //! | `session` | the task that owns a worker |
-//! | `line` | the connection: dialling, waiting, redirects |
 //! | `job_table` | decides what is run, answered, stopped; free of I/O |
-//! | `input_download` | inputs that come by transfer |
-//! | `result_upload` | results whose large parts go by transfer |
-//! | `store` | results to send again and to answer duplicates with |
-//! | `spool` | the same as files, for a worker that is started again under its id |
+//! | `input_download` | downloads of inputs |
+//! | `result_upload` | uploads of results with large parts |
+//! | `store` | results to resend, and to answer duplicates with |
+//! | `spool` | the same as files, for a worker restarted under its id |
 //! | `attempt` | one job through one handler |
 //! | `exec` | the handler that runs executables |
-//! | `cache` | datasets of files that many jobs share |
+//! | `cache` | datasets |
 //! | `directory`, `result_encoding` | job directories; results that fit a frame |
-//! | `backlog` | how many results may wait for the leader without a place |
-//! | `credit`, `hello` | credit and what withholds it; the announcement |
+//! | `backlog` | how many results may wait for the leader without a slot |
+//! | `credit`, `hello` | credit, and when it is withheld; the announcement |
 
 mod attempt;
 mod backlog;

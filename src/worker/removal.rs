@@ -1,4 +1,4 @@
-//! Removes what jobs leave, also directories that a program has closed to its own user.
+//! Removes job leftovers, including directories a program has made inaccessible to its own user.
 
 use std::fs;
 use std::io;

@@ -1,11 +1,10 @@
-//! Makes a result fit the frame that carries it: an AckJob's body has at most 4,194,304 bytes
-//! (W05).
+//! Makes a result fit its frame: an AckJob's body has at most 4,194,304 bytes (W05).
 //!
-//! What does not fit goes by transfer: the archive first, then the longer of the two outputs, of
-//! which the beginning stays as text. For a leader that takes no transfers it is left out, and that
-//! is said in Stderr with its size and the limit. Both forms are made when an attempt ends, since
-//! the leader may be another one by the time it asks. Blocking, as it reads small archives that lie
-//! in files; sessions call it.
+//! Excess data goes by transfer: first the archive, then the longer of the two outputs, whose
+//! beginning stays as text. For a leader without transfers it is left out, and Stderr states its
+//! size and the limit. Both forms are made when an attempt ends, because the leader may be a
+//! different one by the time it asks. Blocking, as it reads small archives from files; sessions
+//! call it.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,13 +1,13 @@
-//! Results whose large parts go by transfer: the parts first, then the result that names them with
-//! their digests.
+//! Uploads results with large parts: first the parts by transfer, then the result that names them
+//! with their digests.
 //!
-//! A result is returned until the leader has settled it. After a lost connection its transfers are
-//! opened again, and what the leader has is not sent twice. No more transfers are open than the
-//! leader takes, and few of them move at a time; other results wait for their turn. One for which
-//! the leader has no room moves nothing, and takes nobody's turn: a smaller one may fit. A part
-//! that the leader could never have room for, or that cannot be read, does not hold up the job: the
-//! result then goes without it, as FAILED, and says why. A result that the leader does not want is
-//! given up. The session owns it and sends what it gives.
+//! A result is retried until the leader has settled it. After a lost connection its transfers are
+//! reopened, and data the leader has is not sent again. At most as many transfers are open as the
+//! leader accepts, and only a few move at a time; other results wait their turn. A result the
+//! leader has no space for moves nothing and takes no turn, since a smaller one may fit. A part
+//! that the leader can never store, or that cannot be read, does not block the job: the result then
+//! goes without it, as FAILED, and says why. A result the leader does not want is dropped. The
+//! session owns it and sends its output.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

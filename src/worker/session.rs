@@ -1,9 +1,8 @@
-//! A worker at work: connected or not, it takes jobs, runs them through its handler and brings
-//! their results home.
+//! Runs a worker, connected or not: takes jobs, runs them through its handler and returns their
+//! results.
 //!
-//! One task owns everything and waits for whatever happens next. What to do about it is the
-//! [`JobTable`]'s decision; this file turns frames into events and decisions into frames and tasks.
-//! `Worker::run` is the only caller.
+//! One task owns everything and waits for the next event. The [`JobTable`] decides; this file turns
+//! frames into events and decisions into frames and tasks. `Worker::run` is the only caller.
 
 mod chunks;
 mod datasets;
@@ -525,7 +524,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Does what the table has decided.
+    /// Carries out the decisions of the job table.
     fn work_off(&mut self) {
         // A first heartbeat that is due goes before the results it announces.
         if self.heartbeat_due.is_some_and(|due| due <= Instant::now()) {

@@ -1,15 +1,14 @@
-//! Results that the leader does not have yet, as files, so that a worker that is started again
-//! under the same id can still bring them home (C31).
+//! Stores results the leader does not have yet as files, so that a worker restarted under the same
+//! id can still return them (C31).
 //!
-//! A file is written when a job ends and removed when its result is settled. Large parts of a
-//! result lie beside it as files of their own, with the result that names them. All of it outlives
-//! the process, not a crash of the machine: what cannot be read back whole is dropped, and the
-//! leader has such a job run again. The session owns it.
+//! A file is written when a job ends and removed when its result is settled. Large parts are
+//! separate files beside it. The files survive the process, not a machine crash: a result that
+//! cannot be read back whole is dropped, and the leader runs the job again. The session owns it.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `<job>` | a head line, with the CRC-32 of the rest, and the result as it goes in one frame |
-//! | `<job>.large` | the result as it goes with transfers, if there are large parts |
+//! | `<job>` | a head line, with the CRC-32 of the rest, and the result as sent in one frame |
+//! | `<job>.large` | the result as sent with transfers, if there are large parts |
 //! | `<job>.archive`, `<job>.stdout`, `<job>.stderr` | the parts |
 
 use std::fs::{self, DirBuilder, File};

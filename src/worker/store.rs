@@ -1,9 +1,9 @@
-//! Results of jobs that have ended here: to send again until the leader has them, and to answer a
-//! repeated assignment with (DD01, C17, C31).
+//! Stores results of ended jobs: to resend until the leader has them, and to answer repeated
+//! assignments (DD01, C17, C31).
 //!
-//! Bounded by number and by bytes. The oldest settled result goes first; one that the leader does
-//! not have yet goes only when nothing else is left, and that is told. It does no I/O; the table
-//! owns it.
+//! Bounded by number and bytes. The oldest settled result is dropped first. A result the leader
+//! does not have is dropped only when no other is left, and that is reported. It has no I/O; the
+//! job table owns it.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,6 +1,6 @@
-//! Whether the work directory can be used: it may be removed, become read-only or lose its disk
-//! while the worker runs. Jobs that find it so are handed back, for that is not theirs to suffer
-//! for, and whoever runs the worker is told, once.
+//! Tracks whether the work directory is usable: it may be removed, become read-only or lose its
+//! disk while the worker runs. Affected jobs are returned to the leader, since the fault is not
+//! theirs, and the operator is told once.
 
 use std::io;
 use std::path::Path;

@@ -28,15 +28,15 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "hex")]
     file: Option<PathBuf>,
 
-    /// The bytes themselves, in hexadecimal; spaces and line ends are skipped.
+    /// Bytes in hexadecimal; spaces and line ends are skipped.
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     hex: Option<String>,
 
-    /// The generation that is spoken; by default the first frame tells.
+    /// Generation of the frames (default: detected from the first frame).
     #[arg(long, value_enum, default_value_t = Speaks::First)]
     speaks: Speaks,
 
-    /// One JSON object for each frame.
+    /// Print one JSON object per frame.
     #[arg(long)]
     json: bool,
 }

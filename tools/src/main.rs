@@ -13,7 +13,7 @@ mod weigh;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Tools for those who run heft, and for those who write a peer for it.
+/// Tools for operators of heft, and for authors of peers.
 #[derive(Parser)]
 #[command(name = "heft-tools", version, propagate_version = true)]
 struct Cli {
@@ -25,13 +25,11 @@ struct Cli {
 enum Command {
     /// Show the frames in a file of raw bytes, or in a hexadecimal text.
     Frame(frame::Args),
-    /// Show what a file becomes on the wire: chunks, codecs, frames, digests, and whether
-    /// compressing pays.
+    /// Show how a file is sent: chunks, codecs, frames, digests, and whether compression pays off.
     Weigh(weigh::Args),
-    /// Look at a leader's data directory: its log, its snapshots, its blobs. A leader may be
-    /// running on it.
+    /// Inspect a leader's data directory: log, snapshots, blobs. The leader may be running.
     Log(log::Args),
-    /// Make a data directory from what an older system left: jobs that wait or run, dead ones,
+    /// Create a data directory from the files of an older system: waiting, running and dead jobs,
     /// caps.
     Import(import::Args),
 }

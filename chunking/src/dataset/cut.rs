@@ -1,4 +1,4 @@
-//! Cutting a file into pieces by its content (FastCDC), as it is read.
+//! Cuts a file into pieces by content (FastCDC) as it is read.
 
 use fastcdc::v2020::FastCDC;
 

@@ -1,8 +1,8 @@
-//! What datasets are made of. Files are cut into pieces by their content, so that what two versions
-//! of a file share is cut alike; a piece is known by its BLAKE3, which everybody who gets it
-//! checks: that is a third of the work that SHA-256 takes. Files and whole datasets are known by
-//! their SHA-256. A [`Manifest`] says which pieces make which files, and [packs](pack) carry pieces
-//! from one peer to the next and keep them on the leader's disk.
+//! The content of datasets. Files are cut into pieces by content, so that the common parts of two
+//! versions are cut alike. A piece is identified by its BLAKE3, which every receiver checks at a
+//! third of the cost of SHA-256. Files and whole datasets are identified by SHA-256. A [`Manifest`]
+//! lists which pieces make which files; [packs](pack) carry pieces between peers and store them at
+//! the leader.
 
 mod cut;
 mod manifest;

@@ -1,5 +1,5 @@
-//! Writes frame heads. Payload bytes are never seen here: the caller sends them behind the head,
-//! from where they lie.
+//! Writes frame heads. Payload bytes are never touched: the caller sends them after the head, from
+//! where they are.
 
 use super::trailer::body_crc;
 use super::{Generation, Head, LENGTH_BYTES, TRAILER_BYTES};

@@ -1,5 +1,5 @@
-//! What can be wrong with a frame. Each variant is a peer that broke the protocol; none of them can
-//! be resynchronised (W08), so the connection ends and the text goes to the log.
+//! Frame errors. Each variant is a protocol violation by the peer. None can be resynchronised
+//! (W08), so the connection ends and the text goes to the log.
 
 use super::Generation;
 use thiserror::Error;

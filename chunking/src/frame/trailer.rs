@@ -1,8 +1,8 @@
-//! The checksum that ends a frame between heft peers (feature `checksums`): CRC-32 of the body up
-//! to it, in 4 bytes behind the payload.
+//! The checksum that ends a frame between heft peers (feature `checksums`): CRC-32 of the preceding
+//! body, in 4 bytes after the payload.
 //!
-//! A flipped bit anywhere in a frame is found, in its lengths too: there are exactly 4 bytes behind
-//! the payload of every frame but Chunk, which has checksums of its own and nothing behind its
+//! It detects a flipped bit anywhere in a frame, including its lengths: every frame except Chunk
+//! has exactly 4 bytes after its payload. Chunk has checksums of its own and nothing after its
 //! payload.
 
 use super::FrameError;

@@ -1,7 +1,8 @@
-//! Questions and answers in JSON on the same port, for status and operation. The frame's subject is
-//! the verb, such as `status` or `dlq.ls`; an Answer repeats it, and its CorrId is the Ask's MsgId.
+//! Questions and answers in JSON on the leader's port, for status and operation. The frame's
+//! subject is the verb, such as `status` or `dlq.ls`; an Answer repeats it, and its CorrId is the
+//! Ask's MsgId.
 //!
-//! The JSON is borrowed and not looked at here.
+//! The JSON is borrowed and not parsed here.
 
 use super::layout::{VERSION, byte_enum};
 use super::{Field, MessageError, Reader};

@@ -1,6 +1,6 @@
-//! Datasets: files that many jobs share, pushed to workers ahead of them. What a dataset is made of
-//! stands in its [manifest](crate::dataset::Manifest), its bytes come in
-//! [packs](crate::dataset::pack); both are blobs of purpose `Dataset` and come by transfer.
+//! Dataset messages. A dataset is files shared by many jobs, pushed to workers ahead of them. Its
+//! [manifest](crate::dataset::Manifest) describes the content, and [packs](crate::dataset::pack)
+//! carry the bytes; both are blobs of purpose `Dataset` and come by transfer.
 //!
 //! A **version** is one content under a CacheId. Its id is that of the manifest's blob.
 

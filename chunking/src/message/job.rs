@@ -1,4 +1,4 @@
-//! Job control between peers that announced themselves. The frame's MsgId is the job's id, but for
+//! Job control messages between heft peers. The frame's MsgId is the job's id, except for
 //! Heartbeat.
 
 use super::layout::{byte_enum, message, put_count};

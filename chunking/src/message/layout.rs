@@ -1,9 +1,9 @@
-//! How a message's fields lie in its payload, once for all messages.
+//! The layout of message fields in a payload, shared by all messages.
 //!
-//! A payload opens with a version byte; then the fields follow without padding: integers
-//! little-endian, Guids in .NET order, names and texts as a 16-bit length and UTF-8. A later
-//! version may only append fields, so a reader takes what it knows from any version it has not been
-//! told to refuse and skips the rest.
+//! A payload opens with a version byte. The fields follow without padding: integers little-endian,
+//! Guids in .NET order, names and texts as a 16-bit length and UTF-8. A later version may only
+//! append fields, so a reader takes the fields it knows from any version it has not been told to
+//! refuse, and skips the rest.
 
 use crate::bitmap::{ChunkRange, Ranges};
 use crate::codec::Codec;

@@ -1,8 +1,7 @@
-//! heft's own messages, codes 30 to 61: what stands in the payload of the frames that only
-//! announced peers get.
+//! heft's own messages, codes 30 to 61: the payloads of frames that only announced peers receive.
 //!
 //! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here
-//! keeps state or knows what may follow what; connections do.
+//! keeps state or knows the order of messages; connections do.
 
 mod ask;
 mod dataset;

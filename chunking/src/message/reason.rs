@@ -1,4 +1,4 @@
-//! Why something was refused, ended or made to wait: a number for programs, beside the sentence for
+//! Reason codes for refusals, endings and delays: a number for programs, next to the sentence for
 //! people.
 
 use super::{Field, MessageError, Reader};

@@ -1,8 +1,8 @@
-//! The messages of a transfer. The frame's MsgId is the transfer's id in all of them.
+//! Transfer messages. The frame's MsgId is the transfer's id in all of them.
 //!
 //! `Open -> Grant -> Chunk... -> Done -> Verdict`, with `Abort` from either side at any time and
-//! `Void` for a chunk that must not be used. [`Chunk`](crate::chunk) has a head of its own and is
-//! not among them; [`Piece`] carries a part of one, where both sides know it.
+//! `Void` for a chunk to discard. [`Chunk`](crate::chunk) has a head of its own and is not among
+//! them; [`Piece`] carries a fragment of a chunk, if both sides support it.
 
 use super::layout::{VERSION, byte_enum, flags, message};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};

@@ -1,5 +1,4 @@
-//! The leader's answer to a peer that announced itself: what both can do, and every limit on the
-//! path.
+//! The leader's answer to a heft peer's hello: the common features, and every limit on the path.
 
 use super::layout::{message, put_count};
 use super::{Field, MessageError, Name, Reader};

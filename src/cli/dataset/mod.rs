@@ -26,36 +26,36 @@ const EXAMPLES: &str = "Examples:
   heft dataset 127.0.0.1:5000 status models-v2
   heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin
 
-A dataset is sent to the leader once, which passes it on to the workers, keeps it, and gives it to those that join later. Of a new
-version of a dataset only what changed is sent.";
+A dataset is sent to the leader once. The leader stores it and sends it to the workers, including workers that join later.
+For a new version only the changed pieces are sent.";
 
-const PUT_HELP: &str = "Names: a file is known by its own name. One directory alone stands for its content, with names relative to it; \
-of several PATHs the last part of each stays in front, so that `put ID ./data ./model.bin` makes data/... and model.bin.
-Directories without files are left out.
+const PUT_HELP: &str = "Names: a file is known by its own name. A single directory stands for its contents, with names relative to it; \
+with several PATHs names keep the last component of their PATH as a prefix, so `put ID ./data ./model.bin` makes data/... and model.bin.
+Directories without files are omitted.
 
 Links: a PATH that is a link is followed. A link in a directory is followed if it leads to a regular file beneath the same PATH;
-any other link is refused, as are pipes, sockets and devices, names that are none on other systems, and two names that differ
+any other link is refused, as are pipes, sockets and devices, names that are invalid on other systems, and two names that differ
 only in case. Files must not change until they are sent.
 
-The same content under the same CACHE_ID is sent only as far as it lacks; other content is refused, unless --replace is given: then
-jobs see the old dataset or the new one, whole. A put that was cut off goes on where it was when it is given again.
+Repeating a put of the same content under the same CACHE_ID sends only missing pieces, so an interrupted put resumes. Other content
+is refused unless --replace is given; jobs then see either the old dataset or the new one, never a mixture.
 
-If no worker matches --target, that is said at once, and the leader keeps the dataset for those that join: with --wait all, 0 or a
-share that ends with 0, and with --wait 1 or more with 1.
+If no worker matches --target, put reports that at once and the leader stores the dataset for workers that join later.
+`--wait all`, `0` or a ratio then exits 0; `--wait N` exits 1.
 
-Exit codes: 0 enough workers have it, 1 a worker FAILED or --wait was not reached, 2 the command line or a file is not right, 3 the
-leader refused it or cannot be reached, 4 --timeout ran out, 130 interrupted.";
+Exit codes: 0 enough workers have it, 1 a worker FAILED or --wait was not reached, 2 invalid command line or file, 3 the leader refused it
+or cannot be reached, 4 --timeout ran out, 130 interrupted.";
 
-/// Look after files that many jobs share
+/// Manage datasets: files shared by many jobs
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DatasetArgs {
-    /// The leader.
+    /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
     #[command(subcommand)]
     what: What,
-    /// In which form to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
@@ -64,35 +64,35 @@ pub struct DatasetArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Put files and directories under an id, at the leader and at workers.
+    /// Store files and directories under an id, at the leader and at workers.
     #[command(after_help = PUT_HELP)]
     Put(PutArgs),
-    /// List the datasets that the leader keeps.
+    /// List datasets.
     Ls,
-    /// Show one of them: its files, and how each worker has it.
+    /// Show a dataset: its files, and its state at each worker.
     Status {
-        /// The dataset.
+        /// Dataset id.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
     /// Remove a dataset from the leader and from all workers.
     Rm {
-        /// The dataset.
+        /// Dataset id.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
-    /// Have every byte of a dataset checked, at the leader and at the workers.
+    /// Check every byte of a dataset, at the leader and at the workers.
     Verify {
-        /// The dataset.
+        /// Dataset id.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
     },
     /// Push a dataset to the workers that do not have it.
     Push {
-        /// The dataset.
+        /// Dataset id.
         #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
         id: CacheId,
-        /// The workers that are to have it now (default: those of its own target).
+        /// Pattern of workers to push to (default: the dataset's own target).
         #[arg(long, value_name = "PATTERN")]
         target: Option<String>,
     },
@@ -101,30 +101,30 @@ enum What {
 /// What `put` takes.
 #[derive(Debug, Args)]
 pub(super) struct PutArgs {
-    /// What jobs call the dataset: one name without folders.
+    /// Dataset id used by jobs: one name without folders.
     #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
     id: CacheId,
-    /// Files, and directories with all that is in them.
+    /// Files and directories, with all their contents.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// The workers that are to have it, by a pattern that overlaps theirs; none keeps it at the
-    /// leader until a job names it.
+    /// Push to workers with a pattern that overlaps this one; none keeps the dataset at the leader
+    /// until a job names it.
     #[arg(long, value_name = "PATTERN|none", default_value = TARGET_ALL)]
     target: String,
-    /// How many of them have to have it: all, a number, or a share such as 0.9.
+    /// Number of workers to wait for: all, a number, or a ratio such as 0.9.
     #[arg(long, value_name = "all|N|RATIO", default_value_t)]
     wait: Wait,
-    /// How long all of it may take, such as 10m (default: as long as it takes).
+    /// Time limit of the whole put, such as 10m (default: no limit).
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     timeout: Option<Span>,
     /// Replace other content under the same CACHE_ID.
     #[arg(long)]
     replace: bool,
-    /// How chunks are compressed on the way to the leader.
+    /// Compression on the way to the leader.
     #[arg(long, value_enum, default_value_t)]
     compress: CompressChoice,
-    /// How to show how far it is: a table on a terminal and lines elsewhere, JSON objects on
-    /// standard error, or not at all.
+    /// Progress output: a table on a terminal and lines elsewhere, JSON objects on standard error,
+    /// or none.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
 }

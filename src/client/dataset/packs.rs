@@ -1,5 +1,5 @@
-//! Which pieces travel together. Pure: it knows places and lengths of pieces, and nothing of files
-//! or connections.
+//! Decides which pieces share a pack. Pure: it sees positions and lengths of pieces, not files or
+//! connections.
 
 use std::ops::RangeInclusive;
 

@@ -1,10 +1,9 @@
-//! The task that puts a dataset: reads its files, asks the leader what it lacks, sends that as
-//! packs, and hears how workers fare.
+//! Runs a put: reads the files, asks the leader which pieces are missing, sends them as packs, and
+//! follows the workers' progress.
 //!
-//! It keeps one connection of its own (CA07), and makes it again when it breaks: the same request
-//! under the same ids is idempotent, and the leader's answer to it is how it goes on. Bytes are
-//! read from the files when they are sent. Nothing is decided here about which pieces make which
-//! file; `scan` and `packs` do.
+//! It has a connection of its own (CA07) and reconnects when that breaks. The same request under
+//! the same ids is idempotent, and the leader's answer tells where to resume. Bytes are read from
+//! the files as they are sent. `scan` and `packs` decide which pieces make which file.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;

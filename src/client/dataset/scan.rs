@@ -1,10 +1,10 @@
-//! Reads the files of a dataset once: cuts them into pieces by their content, and hashes every
-//! piece and every file.
+//! Reads a dataset's files once: cuts them into pieces by content, and hashes every piece and every
+//! file.
 //!
-//! One thread reads and cuts; the others hash. A file's own SHA-256 has to go over its bytes in
-//! order, so it goes segment by segment, each on the first thread that is free, and before pieces,
-//! which may go in any order. A file of one segment is one task. Memory is a fixed number of
-//! buffers, whatever the files' sizes. Blocking: it is called on a thread for that.
+//! One thread reads and cuts; the others hash. A file's SHA-256 must cover its bytes in order, so
+//! it proceeds segment by segment on the next free thread, ahead of pieces, which can be hashed in
+//! any order. A file of one segment is one task. Memory is a fixed number of buffers, whatever the
+//! file sizes. Blocking: call it on a blocking thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;

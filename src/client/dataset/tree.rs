@@ -1,12 +1,12 @@
-//! Which files a dataset is made of, and what they are called in it. It looks at names and kinds of
-//! files and reads none.
+//! Lists a dataset's files and their names in it. It examines names and file types and reads no
+//! contents.
 //!
-//! A file is known by its own name, what is in a directory by its path beneath it. One directory
-//! alone stands for its content; of several paths the last part of each stays in front of the
-//! names, so that they do not mix. Links on the command line are followed. A link in a directory is
-//! followed if it leads to a regular file beneath the same path, and refused otherwise: a dataset
-//! has the bytes of what was named, and not of what lies elsewhere. Directories without files are
-//! left out, since a dataset has files alone.
+//! A file is known by its own name, a file in a directory by its path beneath it. A single
+//! directory stands for its contents; with several paths, names keep the last component of their
+//! path as a prefix, so they do not mix. Links on the command line are followed. A link inside a
+//! directory is followed if it leads to a regular file beneath the same path, and refused
+//! otherwise: a dataset contains only files beneath the named paths. Directories without files are
+//! omitted.
 
 use std::fs::{self, Metadata};
 use std::io;

@@ -1,5 +1,5 @@
-//! Jobs that only a heft leader can take as they are meant, while it is not known whether the
-//! leader is one: they wait for its Welcome, and are refused if none comes.
+//! Parks jobs that only a heft leader can handle while the kind of leader is unknown: they wait for
+//! its Welcome, and are refused if none comes.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Names that are to lie in one directory: which two cannot, since they are one file there, or one
-//! is a folder of the other.
+//! Finds names that cannot share a directory: they are the same file there, or one is a folder of
+//! the other.
 //!
-//! It judges names that were checked one by one, and knows nothing of what is on a disk. Who scans
-//! files, who takes a dataset and who lays out a job's inputs ask it.
+//! It takes names that were validated one by one and does not look at a disk. File scans, dataset
+//! puts and the layout of job inputs use it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

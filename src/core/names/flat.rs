@@ -1,5 +1,5 @@
-//! Names for classic workers, which take no folders (WX08): which names they take, and what is left
-//! of others without their folders (C08).
+//! Names for classic workers, which take no folders (WX08): which names they accept, and how other
+//! names are flattened (C08).
 
 use std::collections::HashMap;
 

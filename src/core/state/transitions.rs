@@ -1,4 +1,4 @@
-//! The table of what records do to a job.
+//! The table of record effects on a job.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
-//! The plain matcher: does this pattern match this subject.
+//! Decides whether one pattern matches one subject.
 //!
-//! It is the definition that the tree, the overlap and the subscriptions are tested against. It
-//! never allocates and never looks at more than one pattern; for many patterns at once there is
-//! `SubjectTree`.
+//! It is the reference against which the tree, the overlap and the subscriptions are tested. It
+//! never allocates and handles one pattern at a time; `SubjectTree` handles many.
 
 use super::{WILDCARD_ONE, WILDCARD_TAIL, same_segment, segments};
 

@@ -1,14 +1,12 @@
-//! Subjects: dotted texts that say where a job belongs, and the patterns by which workers ask for
-//! them.
+//! Subjects, the dotted addresses of jobs, and the patterns workers subscribe with.
 //!
-//! This room decides which worker may be given which job and which worker a dataset is for. It
-//! never keeps a queue, picks among eligible workers or reads a frame; the broker core and the
-//! connections call it with texts they hold.
+//! This module decides which workers a job or a dataset is for. It keeps no queue, does not pick
+//! among eligible workers and reads no frames.
 //!
 //! A subject is split at dots and empty segments are removed, so `a..b` and `.a.b.` are both `a.b`
-//! (S16). Letters are compared by ASCII case only: that much every peer does, whatever its runtime,
-//! while the folding of other letters differs between runtimes (S17). So `A` equals `a`, and `É`
-//! differs from `é`.
+//! (S16). Only ASCII case is ignored: every peer does that much, whatever its runtime, while case
+//! folding of other letters differs between runtimes (S17). So `A` equals `a`, and `É` differs from
+//! `é`.
 
 mod matcher;
 mod overlap;

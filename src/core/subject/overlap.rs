@@ -1,7 +1,7 @@
-//! Overlap of two patterns, by which a dataset finds the workers it is for (C12).
+//! Decides whether two patterns overlap, which selects the workers of a dataset (C12).
 //!
-//! It never looks for the subject both would match, only whether there can be one. `targets` calls
-//! it with the pattern a dataset was pushed to and with each subscription of a worker.
+//! It never constructs a common subject, it only decides whether one can exist. `targets` calls it
+//! with the dataset's target pattern and each subscription of a worker.
 
 use super::{WILDCARD_ONE, WILDCARD_TAIL, same_segment, segments};
 

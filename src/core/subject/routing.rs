@@ -1,7 +1,7 @@
-//! Routing keys: the one form into which every spelling of a submit subject is brought (C11).
+//! Routing keys: the canonical form of a submit subject (C11).
 //!
-//! A key is made once, at the door, and is what queues are kept by and workers are looked up with.
-//! Nothing here chooses a worker; the leader calls it for each submitted job.
+//! A key is made once, at submission; queues and worker lookups use it. Nothing here chooses a
+//! worker.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,9 +1,9 @@
-//! What a worker is subscribed to: the reading of its hello (C13) and the patterns the leader keeps
+//! Reads a worker's subscriptions from its hello (C13) and derives the patterns the leader keeps
 //! for it (C10).
 //!
-//! The rules that the founding documents leave to each lookup are settled here once, when the
-//! worker joins, so that one lookup of a routing key finds every eligible worker. Nothing here
-//! holds workers; the leader calls it on hello and keeps the answer in its `SubjectTree`.
+//! Rules that the founding documents apply at each lookup are resolved once, when the worker joins,
+//! so one lookup of a routing key finds every eligible worker. The leader keeps the patterns in its
+//! `SubjectTree`.
 
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;

@@ -1,9 +1,9 @@
 //! A prefix tree of patterns that finds all subscribers of a subject in one walk (S23).
 //!
-//! A lookup visits the patterns' prefixes that match the beginning of the subject, so its time
-//! depends on the depth and on what matches, not on how many subscriptions there are. It never
-//! chooses among the subscribers and never judges a pattern: limits are kept where patterns are
-//! read (`worker_patterns`). The broker core keeps its workers in one.
+//! A lookup visits only prefixes that match the beginning of the subject, so its time depends on
+//! the depth and the matches, not on the number of subscriptions. It does not choose among
+//! subscribers and does not validate patterns: `worker_patterns` enforces the limits. The broker
+//! keeps its workers in one.
 
 use std::collections::HashMap;
 use std::str;

@@ -1,5 +1,5 @@
-//! What an outbox has: pieces of frames in the order in which they go out, in memory or on the
-//! disk, and chunks that follow.
+//! The items of an outbox: parts of frames in send order, in memory or on disk, and chunks being
+//! spliced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,21 +1,21 @@
 //! The io_uring driver's sockets, on tokio-uring. Linux only.
 //!
-//! What can be done at once is done at once, by a call that does not wait; what has to wait, waits
-//! in the ring: a read with the buffer it is for, which is filled by the time its task is woken, or
-//! a poll. Two hazards of tokio-uring decide the shape of this code (`tests/uring_hazards.rs` shows
-//! them), and a third decides how it ends:
+//! Operations that can complete at once use non-blocking calls. Others wait in the ring: a read
+//! with its buffer, which is filled by the time its task wakes, or a poll. Two hazards of
+//! tokio-uring shape this code (`tests/uring_hazards.rs` shows them), and a third shapes its
+//! shutdown:
 //!
-//! - An operation whose future is dropped is not cancelled: the bytes that it reads are lost. So no
-//!   `select!` and no timeout ever drops a read; it is ended by `shutdown(2)`. A poll, which loses
-//!   nothing, is owned by a task that nobody cancels.
-//! - The socket of an accept whose future is dropped is lost. So nothing is accepted by the ring:
-//!   the listener is tokio's.
-//! - A runtime that is dropped frees the buffers of reads before it cancels them. So it is dropped
-//!   only when every connection has ended (`Hub::drain`).
+//! - An operation whose future is dropped is not cancelled: the bytes it reads are lost. So no
+//!   `select!` and no timeout ever drops a read; `shutdown(2)` ends it. A poll loses nothing and is
+//!   owned by a task that is never cancelled.
+//! - The socket of an accept whose future is dropped is lost. So the ring accepts nothing: the
+//!   listener is tokio's.
+//! - A dropped runtime frees the buffers of reads before it cancels them. So it is dropped only
+//!   when every connection has ended (`Hub::drain`).
 //!
-//! An operation owns its buffers and its descriptor until it is done. The ring is told of
-//! operations only when the thread is about to sleep; so whoever lets others have their turn does
-//! it through the ring, too ([`pause`]).
+//! An operation owns its buffers and its descriptor until it completes. The ring is submitted only
+//! when the thread is about to sleep, so a task that yields to others does it through the ring too
+//! ([`pause`]).
 
 pub(super) mod probe;
 mod ready;

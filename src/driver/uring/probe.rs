@@ -1,4 +1,4 @@
-//! Whether this system lets a leader use io_uring, and if not, what to do about it.
+//! Checks whether the system allows io_uring, and if not, suggests a remedy.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Waiting until a socket can be read from, or written to.
+//! Waits until a socket is readable or writable.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};

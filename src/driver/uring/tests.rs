@@ -1,6 +1,6 @@
-//! What the driver does about the hazards of tokio-uring (`tests/uring_hazards.rs` shows them):
-//! waiting for a socket may be given up at any time, and a read ends with its buffers in hand. On
-//! real sockets; where there is no io_uring, nothing.
+//! Tests of the guards against the hazards of tokio-uring (`tests/uring_hazards.rs` shows them): a
+//! wait for a socket can be dropped at any time, and a read returns its buffers when it ends. They
+//! use real sockets and do nothing without io_uring.
 
 use std::future::Future;
 use std::io::{ErrorKind, IoSlice, Read, Write};

@@ -1,6 +1,7 @@
-//! Agents: heft workers that keep a cache and run nothing (C01, C02). One shares its cache
-//! directory with the classic workers on its host and holds for them what they are to hold. Which
-//! those are shows the address that both connect from, or the agent says it.
+//! Decides which agent serves which classic workers (C01, C02). An agent is a heft worker that
+//! keeps a dataset cache and runs no jobs. It shares its cache directory with the classic workers
+//! on its host and holds datasets for them. An agent and a worker belong together if they connect
+//! from the same address, or if the agent names the worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-//! Puts of classic clients, whole in one frame (T06): the leader makes packs and a manifest of its
-//! contents, and from there it is a put like any other. Files that are there are not overwritten
-//! (CA05): a put under an id that exists adds those that are not.
+//! Turns a classic client's put, one frame with all files (T06), into packs and a manifest; from
+//! there it is an ordinary put. Existing files are never overwritten (CA05): a put under an
+//! existing id only adds the missing files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

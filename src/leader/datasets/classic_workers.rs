@@ -1,12 +1,12 @@
-//! Classic workers. One with the founding documents' cache patch gets a dataset whole in one
-//! CachePut frame, if it fits (T06, C01), and answers; one without ignores the frame. Which it is
-//! shows its answer to a put of nothing, which it is sent when there is first something for it. One
-//! that does not answer that is not a target of puts, and holds none up.
+//! Sends datasets to classic workers. A worker with the founding documents' cache patch takes a
+//! whole dataset in one CachePut frame, if it fits (T06, C01), and answers; a worker without the
+//! patch ignores the frame. To find out, the leader sends an empty CachePut before the first real
+//! one. A worker that does not answer is not a put target and delays no put.
 //!
-//! Such a worker never overwrites a file and cannot be told to remove one (CA05), and says only how
-//! many files were there before, not what is in them. So files that it skipped count for the
-//! dataset only if it wrote them for this leader, in this life, and they are the same in the
-//! dataset as it is now. Else the dataset is not held there, and whoever put it hears so.
+//! Such a worker never overwrites a file and cannot be told to remove one (CA05). It reports only
+//! how many files existed before, not their contents. Skipped files therefore count only if this
+//! worker wrote them for this run of the leader and the current version has the same content for
+//! them. Otherwise the worker does not hold the dataset, and the client of the put is told.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;

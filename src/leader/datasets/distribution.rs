@@ -1,6 +1,6 @@
-//! Workers: what they hold, what they are to hold, and the way from one to the other. A worker gets
-//! one dataset at a time: it is asked to hold it, says what it lacks, and gets the packs that have
-//! that, as they come or from the disk.
+//! Brings workers from the datasets they hold to the datasets they should hold. Each worker
+//! receives one dataset at a time: the leader asks it to hold the dataset, the worker reports the
+//! missing pieces, and the leader sends the packs that contain them, as they arrive or from disk.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

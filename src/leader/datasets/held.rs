@@ -1,5 +1,5 @@
-//! What workers have of datasets, as far as it is noted: this file is its owner. Whoever chooses
-//! workers for jobs is told here and nowhere else, after each change.
+//! Owns the record of which workers hold which datasets. The scheduler learns of every change from
+//! here and from nowhere else.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,5 +1,5 @@
-//! What goes into the machine of datasets and what comes out of it: events, facts and actions. The
-//! leader's side of all three is `datasets_wiring`.
+//! The interface of the dataset machine: events, facts and actions. The leader's side of all three
+//! is `datasets_wiring`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! Datasets at the leader: clients put them, the leader keeps them as blobs, workers get them ahead
-//! of the jobs that need them.
+//! Datasets at the leader: clients put them, the leader stores them as blobs, and workers receive
+//! them ahead of the jobs that need them.
 //!
-//! What is to be held by whom is in the log ([`Dataset`]); what is held is what workers say. The
-//! leader brings the two together, one set at a time for each worker, whenever something changes: a
-//! dataset is put or removed, a worker joins, loses one or needs one.
+//! The log says which workers should hold a dataset ([`Dataset`]); the workers report which ones
+//! do. The leader reconciles the two, one dataset at a time per worker, whenever something changes:
+//! a dataset is put or removed, or a worker joins, loses a dataset or needs one.
 //!
-//! [`Datasets`] is a machine: events in, actions out. Of the rest of the leader it knows what
-//! [`Facts`] say; `datasets_wiring` does what it wants done.
+//! [`Datasets`] is a state machine: events in, actions out. It sees the rest of the leader only
+//! through [`Facts`]; `datasets_wiring` executes its actions.
 
 mod agents;
 mod classic_put;

@@ -1,5 +1,5 @@
-//! What is here of datasets: packs with their lists, the pieces in them, and manifests, which are
-//! read when they are needed.
+//! The pack index: the leader's packs, the pieces in each, and the manifests, which are read on
+//! demand.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum PackState {
 }
 
 impl PackState {
-    /// The request that a pack which has not come whole comes by.
+    /// The put request of a pack that is still incomplete.
     pub(super) fn request(self) -> Option<Uuid> {
         match self {
             PackState::Announced(request) | PackState::Coming(request) => Some(request),
@@ -47,8 +47,7 @@ struct Pack {
     used_at: Micros,
 }
 
-/// Bytes of manifests that are kept in memory for those who may need them once more. One may exceed
-/// it.
+/// Bytes of manifests cached in memory. A single manifest may exceed it.
 const MANIFESTS_KEPT_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 /// A manifest in memory.
@@ -60,20 +59,20 @@ struct KeptManifest {
     used_at: Micros,
 }
 
-/// What is here.
+/// The packs, pieces and manifests at the leader.
 #[derive(Debug, Default)]
 pub(super) struct PackIndex {
     packs: HashMap<BlobId, Pack>,
     /// Where pieces are that were checked.
     pieces: HashMap<Piece, BlobId>,
-    /// Where those are beside that which are in several packs.
+    /// Further packs that also contain the piece.
     also: HashMap<Piece, BTreeSet<BlobId>>,
     /// Where pieces will be.
     coming: HashMap<Piece, BlobId>,
     manifests: HashMap<BlobId, KeptManifest>,
     /// Manifests that are being read.
     reading: HashSet<BlobId>,
-    /// Manifests of a previous run, and those that were read.
+    /// Manifests of a previous run, and manifests that were read.
     known_manifests: HashSet<BlobId>,
 }
 
@@ -98,7 +97,7 @@ impl PackIndex {
             .insert(pack, Pack { layout, state: PackState::Announced(request), used_at: now });
     }
 
-    /// A pack begins to come.
+    /// A pack upload begins.
     pub(super) fn comes(&mut self, pack: BlobId) {
         if let Some(pack) = self.packs.get_mut(&pack)
             && let PackState::Announced(request) = pack.state
@@ -230,7 +229,7 @@ impl PackIndex {
         if bytes == 0 { Ok(packs.into_iter().collect()) } else { Err((lacking.held(), bytes)) }
     }
 
-    /// The list of a pack of a previous run is known, and what is in it is to be checked.
+    /// The piece list of a pack of a previous run is known; the pieces are still to be checked.
     pub(super) fn listed(&mut self, id: BlobId, layout: Arc<Layout>) {
         if let Some(pack) = self.packs.get_mut(&id) {
             (pack.layout, pack.state) = (layout, PackState::Checking(Uuid::nil()));
@@ -275,8 +274,7 @@ impl PackIndex {
         self.reading.contains(&id)
     }
 
-    /// A manifest was read. Where they are too many, those leave the memory that nobody needed for
-    /// longest.
+    /// A manifest was read. Beyond the limit, the least recently used manifests leave memory.
     pub(super) fn manifest_read(
         &mut self,
         id: BlobId,

@@ -1,6 +1,6 @@
-//! Puts: what a client brings is compared with what is here, the rest is asked for, checked and
-//! kept; then the dataset is committed. How it goes with the workers the client hears in
-//! `put_waiters`.
+//! Handles a put: compares the client's manifest with the stored pieces, requests the missing ones,
+//! checks and stores them, and commits the dataset. `put_waiters` reports the workers' progress to
+//! the client.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! Those who put a dataset and wait for workers to have it: they hear that it is kept, what each
-//! worker answers, and when it is over.
+//! Clients that put a dataset and wait for workers to hold it. Each is told when the dataset is
+//! stored, what each worker answers, and when the wait is over.
 //!
-//! `put` calls it once a dataset is kept, `distribution` and `classic_workers` with each worker's
-//! answer, the clock for workers that are gone. What is answered before the dataset is kept is
-//! noted until then. It never decides who is to have a dataset, and moves no bytes.
+//! `put` calls it when a dataset is stored, `distribution` and `classic_workers` call it for each
+//! worker's answer, and the timer calls it for workers that have left. Answers that arrive before
+//! the dataset is stored are kept until then. It never chooses the workers for a dataset and moves
+//! no bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A put under way: where it comes from, how far it is, and what it has brought.
+//! The state of one put in progress: its origin, its phase and the parts received so far.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What operators ask about datasets (docs/protocol.md, "Questions"): which there are, who holds
-//! them, whether they are as they were put, and what is to become of them.
+//! Answers operators' questions about datasets (docs/protocol.md, "Questions"): list, status, push,
+//! verify and remove.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! Datasets that are made of jobs' inputs (C01), for the agents of classic workers that have the
-//! jobs. Reading the inputs into packs is `leader::staging`'s matter; from there it is a put that
-//! nobody hears of.
+//! Puts datasets staged from job inputs (C01), for the agents of classic workers. `leader::staging`
+//! reads the inputs into packs; from there it is a put without a client.
 
 use chunking::dataset::pack::Layout;
 use chunking::message::Name;

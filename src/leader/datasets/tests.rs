@@ -1,4 +1,4 @@
-//! The machine alone: events in, actions out, and a leader that only keeps books.
+//! Tests of the dataset machine alone: events in, actions out, against a stub leader.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::wildcard_enum_match_arm)]
 

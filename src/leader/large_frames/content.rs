@@ -1,5 +1,5 @@
-//! One content of a large frame while it comes: in memory as long as it is small, else as the
-//! chunks of a blob.
+//! One content of a large frame as it arrives: in memory while small, otherwise as the chunks of a
+//! blob.
 
 use bytes::Bytes;
 use chunking::message::Purpose;

@@ -1,6 +1,6 @@
-//! The payloads of jobs and results: in memory, and, where there is a log, in it. What the log has
-//! need not stay in memory: those that were used last do, as far as there is room, and the others
-//! are read again when they are needed.
+//! Stores the payloads of jobs and results, in memory and, with a log, in the log. Payloads in the
+//! log may leave memory: the most recently used ones stay while they fit, the others are read again
+//! on demand.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,9 +1,9 @@
-//! Payloads of jobs and results, and the tasks that wait for those that left the memory.
+//! Decides which payloads are in memory, and queues tasks whose payloads are not.
 //!
-//! A machine of its own: a task says which payloads it needs ([`Payloads::want`]), and comes back
-//! when they are here, or will never be ([`PayloadAction::Ready`]). What is read from the log at a
-//! time is bounded, so a client that returns for many results does not have all of them in memory
-//! at once.
+//! A state machine of its own: a task names the payloads it needs ([`Payloads::want`]) and is
+//! returned when they are in memory or cannot be read ([`PayloadAction::Ready`]). Concurrent reads
+//! from the log are bounded, so a client that returns for many results does not bring all of them
+//! into memory at once.
 
 mod held;
 

@@ -1,6 +1,5 @@
-//! How an answer gets into frames: long texts are cut, and lists that do not fit one frame come in
-//! parts. What a peer can make grow (names, patterns, lists) can so make no answer that is never
-//! sent.
+//! Fits answers into frames: truncates long texts, and splits lists that exceed one frame. So no
+//! name, pattern or list a peer controls can make an answer too large to send.
 
 use serde_json::{Map, Value};
 

@@ -1,5 +1,5 @@
-//! One blob on its way through the leader: what has come of it, what of that is here, who brings it
-//! and who gets it.
+//! The state of one blob in the relay: received chunks, stored chunks, its sender and its
+//! receivers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

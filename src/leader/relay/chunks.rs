@@ -1,5 +1,5 @@
-//! What is here of a blob: its chunks in memory, on the disk and on their way there, and the place
-//! that is kept for the rest.
+//! Tracks where each chunk of a blob is: in memory, on disk or being written, and the space
+//! reserved for the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What moves: chunks to those that wait for them, windows to those that bring more.
+//! Moves data: sends chunks to waiting receivers and grants windows to senders.
 
 use std::sync::Arc;
 use std::time::Duration;

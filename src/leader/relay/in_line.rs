@@ -1,8 +1,8 @@
-//! Who comes first where room is short: a result that waits for it. Uploads that have no place yet
-//! leave it what gets free. Each of them needs less, and would find it sooner every time.
+//! Gives results priority over uploads when space is short. While a result waits for space, uploads
+//! without a reservation get none: each needs less and would otherwise always find space first.
 //!
-//! That holds only while it helps. A result for which there would be no room if all inputs were
-//! gone waits for other results to be fetched, and uploads would wait for that with it.
+//! This holds only while it helps. A result that would not fit even if all inputs were gone waits
+//! for other results to be fetched, and holding uploads back would block them just as long.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
-//! Lines that take what they are sent slowly, while buffers are scarce: they hold none.
+//! Keeps slow receivers from holding buffers while buffers are scarce.
 //!
-//! What waits for such a line stays where it is kept, on the disk or in the spool, and the line
-//! asks for a part of it whenever it has sent the one before. So a slow receiver costs a part of a
-//! chunk, and no buffer but for the moment in which the chunk is read.
+//! Chunks for a slow connection stay on disk or in the spool. The connection asks for the next
+//! fragment whenever it has sent the previous one. So a slow receiver costs one fragment of memory,
+//! and a buffer only while the chunk is read.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Connections that bring or get blobs: whose turn it is on each, and how much waits to be sent
-//! there.
+//! Schedules each connection's blobs: which blob is next, and how many bytes wait to be sent.
 
 use std::collections::{HashMap, VecDeque};
 

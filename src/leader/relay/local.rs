@@ -1,5 +1,5 @@
-//! Blobs that nobody opens: contents of large frames of classic peers, which the leader takes
-//! apart. Their size is known only when they have come.
+//! Blobs the leader creates itself, from the contents of classic peers' large frames. No peer opens
+//! them, and their size is unknown until they end.
 
 use bytes::Bytes;
 use chunking::limits::CHUNK_BYTES_MAX;

@@ -1,14 +1,14 @@
-//! Blobs on their way through the leader: from the one that brings them to those that get them, and
-//! in between, if need be, in memory or on the disk. Free of sockets, files and clocks.
+//! Relays blobs from one sender to any number of receivers, buffering in memory or on disk when
+//! needed. It has no sockets, files or clock.
 //!
-//! A chunk that somebody waits for goes on at once, in the buffer it came in (cut-through). One
-//! that nobody can take yet waits: in memory, as far as the pool's share goes, else in the blob's
-//! spool file. What was passed on is not kept where the sender keeps the source; if it is needed
-//! again, the sender is asked again.
+//! A chunk with a waiting receiver is forwarded at once, in the buffer it arrived in (cut-through).
+//! Other chunks wait in memory, up to a share of the pool, then in the blob's spool file. A
+//! forwarded chunk is not kept if the sender keeps the source; if it is needed again, the sender is
+//! asked to resend it.
 //!
-//! Windows are how senders are slowed down: buffers are kept free for fast ones (`senders.rs`), and
-//! those and all that are in use together never exceed the pool. Buffers count themselves
-//! (`wire::Pool`), so whatever becomes of a chunk, its buffer comes back.
+//! Windows are the backpressure on senders. Buffers are reserved for fast senders (`senders.rs`);
+//! reserved and used buffers together never exceed the pool. Buffers return to the pool when
+//! dropped (`wire::Pool`), however a chunk ends.
 
 mod blob;
 mod chunks;
@@ -69,8 +69,8 @@ pub(super) const TRANSFERS_MAX: usize = 8192;
 /// How often a receiver may ask for chunks again beyond once for each chunk.
 const RESENDS_MAX: u32 = 64;
 
-/// Who checks the CRC of a chunk that is passed on at once (`--verify`). What is stored is always
-/// checked, and so is every chunk at the end of its way.
+/// Who checks the CRC of a chunk that is forwarded at once (`--verify`). Stored chunks are always
+/// checked, and so is every chunk at its final receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
     /// The receiving end alone: it asks for a bad chunk again.
@@ -83,7 +83,7 @@ pub enum Verify {
 /// What an operator may set.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// Who checks chunks that are passed on at once.
+    /// Who checks chunks that are forwarded at once.
     pub verify: Verify,
     /// Buffers of one chunk each.
     pub buffers: usize,
@@ -91,9 +91,9 @@ pub struct RelayConfig {
     pub durable: bool,
     /// Bytes of blobs that may wait here, in memory and on the disk.
     pub spool_bytes_max: u64,
-    /// How long a worker waits for inputs of which nothing comes.
+    /// How long a worker waits for inputs without progress.
     pub input_stall: std::time::Duration,
-    /// What is kept free on the disk for the log, where there is one.
+    /// Disk space reserved for the log, if there is one.
     pub disk_reserve: Reserve,
 }
 
@@ -162,7 +162,7 @@ pub(super) enum News {
     Arrived { blob: BlobId, owner: JobId },
     /// It cannot be had.
     Failed { blob: BlobId, owner: JobId, reason: Reason, text: String },
-    /// Who should have got it does not take it.
+    /// The receiver refuses the blob.
     Refused { blob: BlobId, job: JobId, conn: ConnId, reason: Reason, text: String },
     /// Somebody has got a part of a dataset, checked.
     Taken { blob: BlobId, conn: ConnId },
@@ -230,7 +230,7 @@ impl Relay {
         self.now = self.now.max(now);
     }
 
-    /// A request names a blob that will be brought. One that is known stays as it is.
+    /// A request announces a blob. A known blob stays unchanged.
     pub(super) fn expect(&mut self, id: BlobId, open: Open, plan: ChunkPlan, keep: bool) {
         let keep = keep || self.config.durable;
         if !self.blobs.contains_key(&id) {
@@ -295,7 +295,7 @@ impl Relay {
         self.blobs.get(&id).is_some_and(|blob| blob.ruling.digest().is_some() && is_certain(blob))
     }
 
-    /// What a blob that has come whole hashes to.
+    /// The digest of a complete blob.
     pub(super) fn digest(&self, id: BlobId) -> Option<Digest> {
         self.blobs.get(&id)?.ruling.digest()
     }
@@ -310,14 +310,14 @@ impl Relay {
         self.blobs.get(&id).and_then(|blob| blob.up.as_ref()).is_some_and(|up| up.asked_again)
     }
 
-    /// All of a blob stays here from now on, whoever gets it.
+    /// All of the blob stays here from now on, whoever receives it.
     pub(super) fn keep(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
             blob.route = Route::Stay;
         }
     }
 
-    /// Whether a blob that is known cannot be the one that is opened so.
+    /// Whether a known blob conflicts with this Open.
     pub(super) fn is_another(&self, id: BlobId, open: &Open) -> bool {
         let differs = |blob: &Blob| {
             blob.open.size != open.size || blob.opened && blob.open.digest != open.digest
@@ -327,7 +327,7 @@ impl Relay {
 
     // --- who brings
 
-    /// Somebody brings a blob that is expected, or goes on after its connection broke.
+    /// A sender opens an expected blob, or resumes after its connection broke.
     pub(super) fn open(&mut self, conn: ConnId, id: BlobId, open: Open) {
         let brings = self.brought_by(conn).count();
         let Some(blob) = self.blobs.get_mut(&id) else { return self.turn_away(conn, id) };
@@ -403,7 +403,7 @@ impl Relay {
         self.pump();
     }
 
-    /// Tells those that are to get a blob of it, once it is known how it comes.
+    /// Opens the blob to its receivers, once its form is known.
     fn say_open(&mut self, id: BlobId) {
         let openings = self.blobs.get_mut(&id).map(Blob::openings).unwrap_or_default();
         for (conn, open) in openings {
@@ -417,7 +417,7 @@ impl Relay {
         self.config.verify == Verify::End && self.blobs.get(&id).is_some_and(Blob::passes_on)
     }
 
-    /// Who brings a blob, if this connection does.
+    /// The blob's sender, if it is this connection.
     fn up(&mut self, conn: ConnId, id: BlobId) -> Option<&mut Up> {
         self.blobs.get_mut(&id)?.up.as_mut().filter(|up| up.conn == conn)
     }
@@ -536,14 +536,14 @@ impl Relay {
         }
     }
 
-    /// Who should have got a blob does not take it.
+    /// The receiver refuses a blob.
     fn refused(&mut self, conn: ConnId, id: BlobId, reason: Reason, text: &str) {
         let Some(job) = self.detach(conn, id) else { return };
         let text = text.to_owned();
         self.out.push_back(Out::News(News::Refused { blob: id, job, conn, reason, text }));
     }
 
-    /// A blob cannot be had: who brings it and those that get it are told, and the leader is.
+    /// A blob cannot be had: tells its sender, its receivers and the leader.
     fn fail(&mut self, id: BlobId, reason: Reason, text: String) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let owner = blob.owner();
@@ -556,7 +556,7 @@ impl Relay {
 
     // --- who gets
 
-    /// A connection is to get a blob. One that gets it already goes on.
+    /// A connection is to receive a blob. A connection that already receives it continues.
     pub(super) fn attach(&mut self, conn: ConnId, id: BlobId, owner: JobId, attempt: u32) {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
@@ -570,7 +570,7 @@ impl Relay {
         self.make_hungry(id);
     }
 
-    /// The same, from the start: who got it before has dropped it, or wants it once more.
+    /// The same, from the start: the receiver has dropped the blob, or wants it once more.
     pub(super) fn attach_anew(&mut self, conn: ConnId, id: BlobId, owner: JobId, attempt: u32) {
         self.detach(conn, id);
         self.attach(conn, id, owner, attempt);
@@ -599,7 +599,7 @@ impl Relay {
         Some(down.job)
     }
 
-    /// Who gets a blob has room.
+    /// The receiver grants a window.
     pub(super) fn granted(&mut self, conn: ConnId, id: BlobId, grant: &Grant) {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
@@ -613,7 +613,7 @@ impl Relay {
         self.pump();
     }
 
-    /// What who gets a blob makes of it.
+    /// The receiver's verdict on a blob.
     pub(super) fn verdict(&mut self, conn: ConnId, id: BlobId, verdict: &Verdict) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(down) = blob.down(conn) else { return };
@@ -634,7 +634,7 @@ impl Relay {
         self.pump();
     }
 
-    /// Who gets a blob lacks a part of it, or found it damaged.
+    /// The receiver lacks a part of the blob, or found it damaged.
     fn send_again(&mut self, conn: ConnId, id: BlobId, ranges: &Ranges) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         // Who checks a full digest knows more than the leader; the sender says it again with what
@@ -663,7 +663,7 @@ impl Relay {
         self.feed(id);
     }
 
-    /// Asks who brings a blob for what was passed on before and is needed again.
+    /// Asks the sender for chunks that were forwarded before and are needed again.
     fn ask_sender_again(&mut self, id: BlobId, for_done: bool) {
         let now = self.now;
         let Some(blob) = self.blobs.get_mut(&id) else { return };
@@ -697,12 +697,12 @@ impl Relay {
         self.blobs.get(&id).is_some_and(|blob| blob.up.is_some())
     }
 
-    /// A blob is here, and who brought it does not keep it any longer.
+    /// A blob is complete, and its sender no longer keeps the source.
     pub(super) fn settle(&mut self, id: BlobId) {
         self.sender_left(id);
     }
 
-    /// Nobody brings a blob any more, for now or for good: what it was promised is free for others.
+    /// The sender of a blob left, for now or for good: its reservation is free for others.
     fn sender_left(&mut self, id: BlobId) -> Option<ConnId> {
         self.in_line.remove(id);
         let blob = self.blobs.get_mut(&id)?;
@@ -750,8 +750,7 @@ impl Relay {
     }
 }
 
-/// Whether bytes with this CRC are those that were sent, as far as can be told without inflating
-/// them.
+/// Whether bytes with this CRC are the sent ones, as far as can be told without inflating them.
 fn check_crcs(head: &ChunkHead, crc: u32) -> Result<(), ChunkError> {
     let ChunkHead { offset, crc_raw, codec, .. } = *head;
     head.check_sent(crc)?;

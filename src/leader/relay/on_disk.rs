@@ -1,4 +1,4 @@
-//! A blob's file, and whether what is in it is certain to stay there.
+//! Tracks a blob's file and whether its content is synced.
 
 /// A blob's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
-//! Chunks that come in pieces, and the first bytes of chunks whose sender went away in the middle
-//! of them.
+//! Assembles chunks that arrive in fragments, and keeps the beginnings of chunks whose sender
+//! disconnected.
 //!
-//! A chunk in pieces is one of its window, and finds its memory as one that comes whole does; a
-//! connection has one such at a time. What a connection that ended left of a chunk waits outside of
-//! the pool, where it keeps nobody from a buffer: the next Grant names it, and its sender goes on
-//! from there.
+//! A fragmented chunk counts against its window and gets its memory like a whole chunk; a
+//! connection has one at a time. When a connection ends in the middle of a chunk, the received
+//! bytes are kept outside the pool, so they block no buffer. The next Grant names them, and the
+//! sender resumes there.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A queue in which each has one place.
+//! A queue that holds each item at most once.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;

@@ -1,9 +1,9 @@
-//! Room on the disk: who may take it, and who gives it back.
+//! Allocates disk space to blobs.
 //!
-//! A blob's file has all of its room from its first chunk on, so a blob is let in as a whole, or
-//! waits. How much is free is measured by the disk's threads now and then; between two answers the
-//! relay counts what it let in itself. They look once more before they make a file, as others may
-//! fill the disk, too.
+//! A blob's file reserves its full size with the first chunk, so a blob is admitted whole or waits.
+//! The disk threads measure free space now and then; between two measurements the relay subtracts
+//! what it has admitted. The disk threads check again before they create a file, since other
+//! programs may fill the disk too.
 
 use std::time::Duration;
 

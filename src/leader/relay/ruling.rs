@@ -1,6 +1,6 @@
-//! The end of a blob's way here: whether all of it came, and whether it is what its sender says.
-//! Once that is ruled it is final: a job was taken or a dataset is kept because of it. Only who
-//! checks a full digest can bring it into doubt.
+//! Decides whether a blob is complete and correct. The decision is final, because a job was
+//! accepted or a dataset stored on its basis; only a receiver that checks a full digest can dispute
+//! it.
 
 use chunking::message::{Done, Reason, Verdict};
 use chunking::{Digest, DigestKind};

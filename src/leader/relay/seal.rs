@@ -1,5 +1,5 @@
-//! Blobs that outlive the leader: each counts as arrived when all of it is certain to be on the
-//! disk, and one of an previous run goes on where it was.
+//! Decides when a durable blob counts as arrived: when all of it is synced. Blobs of a previous run
+//! resume where they stopped.
 
 use chunking::message::{Open, OpenFlags, Reason, Verdict};
 use chunking::{ChunkHead, ChunkPlan, Digest};

@@ -1,13 +1,13 @@
-//! Who brings: how much each connection may send at a time, and where what comes finds its memory.
+//! Decides how much each connection may send at a time, and which memory its chunks use.
 //!
-//! A promise is not memory. Fast senders are promised buffers of the pool, in equal shares, and
-//! each peer has one share, however many connections and transfers it has. One from which nothing
-//! has come yet may send a few chunks, for which nothing is kept free. A promise that is not used
-//! stays, and keeps nothing free any more. A chunk that comes holds its buffer for a moment: if it
-//! is not whole by then and buffers are scarce, it leaves the pool, and its connection is a slow
-//! one. Chunks of slow ones come into memory of their own, in places of which there are as many as
-//! there are buffers; those that find none are not read until it is their turn. So whatever slow,
-//! silent and hostile senders do, the pool is there for those that use it.
+//! A granted window is not memory. Fast senders get reserved buffers in equal shares, one share per
+//! peer regardless of its number of connections and transfers. A sender that has sent nothing yet
+//! may send a few chunks without a reservation. An unused window stays valid, but its reservation
+//! lapses. A chunk in progress holds its buffer only briefly: if it is not complete by then and
+//! buffers are scarce, it leaves the pool and its connection counts as slow. Chunks of slow
+//! connections use memory outside the pool, in as many slots as there are buffers; connections
+//! without a slot are not read until their turn. So slow, silent and hostile senders cannot starve
+//! fast ones of the pool.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;

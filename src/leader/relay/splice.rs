@@ -1,10 +1,9 @@
-//! Chunks that pass through while they come: what has arrived of one is on its way out before the
-//! rest is here.
+//! Decides which chunks take the splice path: the first bytes leave before the last ones have
+//! arrived.
 //!
-//! One receiver, which has room, nothing else to take and checks what it gets, and a sender that
-//! keeps what it sends: then the chunk counts as passed on when it begins. If it breaks on the way,
-//! its receiver has got bytes that are not to be used, is told so (Void), and the sender is asked
-//! for it again.
+//! It requires a single receiver with room, nothing else to send to it, and its own checksum test,
+//! and a sender that keeps the source. The chunk then counts as forwarded when it begins. If it
+//! breaks off, the receiver is told to discard it (Void) and the sender is asked for it again.
 
 use chunking::message::{Reason, Verdict, Void};
 

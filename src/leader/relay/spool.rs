@@ -1,5 +1,5 @@
-//! What waits: chunks in memory, and in files beneath the data directory. It names operations and
-//! takes their outcomes; a driver has the files.
+//! Keeps waiting chunks, in memory and in files beneath the data directory. It names file
+//! operations and takes their outcomes; a driver executes them.
 
 use std::time::Duration;
 

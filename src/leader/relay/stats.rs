@@ -1,4 +1,4 @@
-//! How full the relay is.
+//! Reports the relay's fill level.
 
 use super::Relay;
 use super::blob::{Blob, BlobId};

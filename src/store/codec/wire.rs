@@ -1,4 +1,4 @@
-//! The bytes beneath records and jobs: numbers, ids, texts and lists.
+//! Encodes and decodes the primitives of records and jobs: numbers, ids, texts and lists.
 
 use uuid::Uuid;
 

@@ -1,5 +1,5 @@
-//! A large frame that is gathered elsewhere than in the inlet's memory: its first bytes are with
-//! the caller until it is whole.
+//! A large frame gathered outside the inlet's memory: the caller holds its first bytes until it is
+//! complete.
 
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 

@@ -1,6 +1,5 @@
-//! Puts of classic leaders: a few files in one frame (CachePut, CA05, M12). They become a dataset
-//! like any other, made of the files that are there already, which are not overwritten, and the new
-//! ones. Blocking.
+//! Handles puts of classic leaders: a few files in one frame (CachePut, CA05, M12). They become an
+//! ordinary dataset of the existing files, which are not overwritten, and the new ones. Blocking.
 
 use std::fs;
 use std::io;

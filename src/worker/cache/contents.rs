@@ -1,7 +1,6 @@
-//! What a dataset is made of, once its manifest was checked: names that may become paths, and where
-//! each piece goes.
+//! A dataset's checked manifest: names that may become paths, and the position of each piece.
 //!
-//! Pure. Manifests come from the leader and from our own disk, and neither is trusted.
+//! Pure. Manifests come from the leader and from the local disk, and neither is trusted.
 
 use std::collections::HashMap;
 

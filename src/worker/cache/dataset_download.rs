@@ -1,9 +1,9 @@
-//! Datasets on their way here: Hold, the manifest, packs, until the dataset is whole, may be shown,
-//! and is.
+//! Downloads datasets: Hold, the manifest, then packs, until the dataset is complete and made
+//! visible.
 //!
-//! The pieces that lack are said after the manifest and after each pack, when no other pack is
-//! open. A lost connection ends the transfers; pieces that came stay, in memory and on the disk.
-//! What the leader does not come back to makes room for others first.
+//! Missing pieces are reported after the manifest and after each pack, when no other pack is open.
+//! A lost connection ends the transfers; received pieces stay, in memory and on disk. Downloads the
+//! leader does not resume are the first to be evicted.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,28 +1,28 @@
 //! The cache directory on disk.
 //!
 //! ```text
-//! <cache-dir>/<CacheId>                      a link to .heft/sets/<version>, put in place by a rename
-//! <cache-dir>/.heft/lock                     held by the worker that keeps this directory
-//! <cache-dir>/.heft/sets/<version>/       the files of a dataset
-//! <cache-dir>/.heft/sets/<version>.manifest    what they must be; its time of change is that of the dataset's last use
-//! <cache-dir>/.heft/sets/<version>.id     the CacheId that they are under
-//! <cache-dir>/.heft/staging/<version>/    files that come, with their manifest beside them
-//! <cache-dir>/.heft/staging/<version>.id  the CacheId that they will be under
-//! <cache-dir>/.heft/unsynced/<version>    the boot in which a dataset was written that is not known to be on the disk
-//! <cache-dir>/.heft/given-up                 datasets that went to make room and are not to be pushed back unasked
-//! <cache-dir>/.heft/aside/<CacheId>          what somebody put in the place of the link of a dataset that is kept
-//! <cache-dir>/.heft/trash/                   what is being removed
+//! <cache-dir>/<CacheId>                     link to .heft/sets/<version>, put in place by a rename
+//! <cache-dir>/.heft/lock                    held by the worker that owns this directory
+//! <cache-dir>/.heft/sets/<version>/         the files of a dataset
+//! <cache-dir>/.heft/sets/<version>.manifest its manifest; the mtime is the dataset's last use
+//! <cache-dir>/.heft/sets/<version>.id       its CacheId
+//! <cache-dir>/.heft/staging/<version>/      files being received, with their manifest beside them
+//! <cache-dir>/.heft/staging/<version>.id    their future CacheId
+//! <cache-dir>/.heft/unsynced/<version>      the boot that wrote a dataset not known to be synced
+//! <cache-dir>/.heft/given-up                evicted datasets, not to be pushed back unasked
+//! <cache-dir>/.heft/aside/<CacheId>         a foreign entry found in place of a dataset's link
+//! <cache-dir>/.heft/trash/                  entries being removed
 //! ```
 //!
-//! A dataset is visible when its link is there, and its link is there when all of it was checked.
-//! The link is for others: this worker knows its datasets by their versions, and puts a link back
-//! that somebody changed. Who uses the files of a dataset, this worker or another, holds a shared
-//! lock on the version's directory ([`open_dataset`]); it is removed by who gets the exclusive one.
-//! What is `<cache-dir>/<CacheId>` and no such link, where this worker keeps no dataset, was put
-//! there by somebody else and is left alone.
+//! A dataset is visible when its link exists, and the link exists once the whole dataset was
+//! checked. The link is for other programs: this worker knows its datasets by version, and restores
+//! a link that somebody changed. Every user of a dataset's files, this worker or another, holds a
+//! shared lock on the version's directory ([`open_dataset`]); removal takes the exclusive lock. An
+//! entry `<cache-dir>/<CacheId>` that is not such a link, where this worker keeps no dataset,
+//! belongs to somebody else and is left alone.
 //!
-//! Bytes reach the disk in the background. After a crash of the machine, what had not is hidden
-//! before anything else is done, and counts again as far as its digests are right.
+//! Bytes reach the disk in the background. After a machine crash, unsynced datasets are hidden
+//! before anything else happens, and count again as far as their digests match.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};

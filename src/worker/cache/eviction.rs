@@ -1,9 +1,8 @@
-//! The budget of a cache: what it holds, and what goes when something needs room. Pure.
+//! Decides what is evicted from the cache to make room. Pure.
 //!
-//! Room is made before bytes move. What is used by a job, or waited for, never goes; of the rest
-//! first what has come of datasets that nobody sends any more, then the dataset that was not used
-//! for longest. The dataset that is about to be replaced goes last, since jobs can use it until
-//! then.
+//! Room is made before bytes move. Datasets that a job uses or waits for are never evicted. The
+//! rest go in this order: partial downloads nobody sends any more, then the least recently used
+//! dataset. A dataset about to be replaced goes last, since jobs can use it until then.
 
 use std::time::SystemTime;
 

@@ -1,10 +1,9 @@
-//! Datasets that were given up here, to make room or because they are not what they are said to be,
-//! and that nobody has asked for since.
+//! Remembers evicted and invalid datasets that nobody has requested since.
 //!
-//! A leader that has started anew does not know of them, and would push them back, for which others
-//! had to go. So each leader is told of them when it is told what is here, by later lives of this
-//! worker as well: they stand in a small file, a line each, `digest, tab, CacheId, tab, text`. It
-//! is a help and no record: what cannot be read of it is forgotten.
+//! A restarted leader does not know about them and would push them back, which would evict others.
+//! So each leader is told about them together with the cache's contents, also by later runs of this
+//! worker: they are stored in a small file, one line each, `digest, tab, CacheId, tab, text`. The
+//! file is only a hint: unreadable lines are dropped.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};

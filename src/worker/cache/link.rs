@@ -1,10 +1,10 @@
-//! How files of a dataset get into a job's directory: shared with the dataset where that is safe,
-//! copied where it is not.
+//! Decides how dataset files get into a job's directory: shared with the dataset where that is
+//! safe, otherwise copied.
 //!
-//! A reflink shares the blocks until somebody writes, so it is safe for any job. A copy is always
-//! safe, and costs time and space. A hard link is the dataset's file itself: it is read-only, which
-//! keeps a job from writing it by accident, but jobs run as the worker's user, who owns it. So
-//! there are hard links only where the operator asks for them.
+//! A reflink shares blocks until somebody writes, so it is safe for any job. A copy is always safe,
+//! but costs time and space. A hard link is the dataset's file itself: it is read-only, which
+//! prevents accidental writes, but jobs run as the worker's user, who owns it. So hard links are
+//! used only if the operator asks for them.
 
 use std::fs::{self, File, Permissions};
 use std::io;

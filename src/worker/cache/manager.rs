@@ -1,8 +1,8 @@
-//! The datasets that are here, and what the leader is told of them. The jobs that need them are in
-//! [`jobs`].
+//! Manages the datasets in the cache and reports them to the leader. [`jobs`] handles the jobs that
+//! need them.
 //!
-//! It decides and never waits; the session calls it for each frame and each piece of [`News`] from
-//! its threads. A dataset is offered once its digests were checked in this run of the worker.
+//! It decides and never blocks; the session calls it for each frame and for each [`News`] from its
+//! threads. A dataset is offered once its digests were checked in this run of the worker.
 
 mod jobs;
 

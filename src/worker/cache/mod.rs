@@ -1,24 +1,24 @@
-//! The worker's cache: datasets of files that many jobs share, pushed to it ahead of the jobs and
-//! kept as long as there is room.
+//! The worker's dataset cache: files shared by many jobs, pushed ahead of the jobs and kept while
+//! there is room.
 //!
-//! A dataset is visible to jobs as `<cache-dir>/<CacheId>/<Name>` when all of it has come and its
-//! digests were right, and not before. [`Cache`] is owned by the session and is where everything is
-//! decided; what takes time (hashing, copying, removing) is done on threads that tell it what came
-//! of it ([`News`]). Nothing is sent here: answers go to the list that the session sends.
+//! A dataset becomes visible to jobs as `<cache-dir>/<CacheId>/<Name>` only when it is complete and
+//! its digests match. The session owns [`Cache`], which makes all decisions; slow work (hashing,
+//! copying, removing) runs on threads that report back ([`News`]). Nothing is sent here: answers go
+//! to a list that the session sends.
 //!
 //! | file | does |
 //! |---|---|
-//! | `manager` | the datasets that are here, and what the leader is told |
+//! | `manager` | the datasets in the cache, and the reports to the leader |
 //! | `manager/jobs` | the jobs that need them |
-//! | `dataset_download` | datasets on their way: Hold, manifest, packs, until they are visible |
-//! | `eviction` | the budget: what goes when room is needed |
-//! | `given_up` | the datasets that went and do not come back unasked |
+//! | `dataset_download` | downloads: Hold, manifest, packs, until a dataset is visible |
+//! | `eviction` | the budget: what is evicted when room is needed |
+//! | `given_up` | evicted datasets that must not be pushed back unasked |
 //! | `classic` | puts of classic leaders, in one frame |
-//! | `contents` | a manifest whose names were checked |
-//! | `staged`, `pack` | files that come, piece by piece |
-//! | `disk` | the directory: what makes a dataset visible, and what is left after a crash |
+//! | `contents` | a checked manifest |
+//! | `staged`, `pack` | files being received, piece by piece |
+//! | `disk` | the directory: making a dataset visible, and recovery after a crash |
 //! | `seal` | whether a file may have changed since it was checked |
-//! | `link` | how files of a dataset get into a job's directory |
+//! | `link` | how dataset files get into a job's directory |
 
 mod classic;
 mod contents;

@@ -1,9 +1,9 @@
-//! Where a pack goes: each piece is hashed as it comes and written straight to its place in the
+//! Unpacks a pack as it arrives: hashes each piece and writes it directly to its position in the
 //! dataset's files.
 //!
-//! Pieces lie in a pack one after the other and may begin in one chunk and end in the next. Bytes
-//! are hashed once, on their way, if they come in order; a piece whose parts come otherwise is read
-//! back. Runs where a [`Download`] has it run: on a thread for what blocks.
+//! Pieces follow each other in a pack and may begin in one chunk and end in the next. Bytes that
+//! arrive in order are hashed once, on arrival; a piece whose parts arrive out of order is read
+//! back. It runs on the blocking thread of its [`Download`].
 //!
 //! [`Download`]: crate::transfer::Download
 

@@ -1,11 +1,9 @@
-//! What a file of a dataset looked like when its bytes were checked, and so whether they may be
-//! others by now.
+//! Detects whether a dataset file may have changed since its bytes were checked.
 //!
-//! A job runs as the worker's user: it can make a file of a dataset writable, write to it, and set
-//! its time back. What it cannot set is the time of the last change of the inode. That time also
-//! changes when the file gets a link or loses one, as the worker itself does where two versions of
-//! a dataset share a file; so another one is a reason to read the file again, and proves nothing
-//! yet.
+//! A job runs as the worker's user: it can make a dataset file writable, write to it, and reset its
+//! mtime. It cannot set the ctime. But ctime also changes when the file gains or loses a hard link,
+//! as happens when two versions of a dataset share a file. So a new ctime is a reason to read the
+//! file again, not proof of a change.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

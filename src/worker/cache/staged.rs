@@ -1,9 +1,9 @@
-//! A dataset that comes: files of their full sizes, into which pieces are written straight to where
-//! they belong, and word of which of them are there and right.
+//! A dataset being received: files of full size, into which pieces are written at their positions,
+//! and the record of which pieces are present and correct.
 //!
-//! Blocking. What is there already is found here first: pieces of an earlier try, after their
-//! digests were checked, and files and pieces of other datasets of this cache, which are linked or
-//! copied. A piece counts when its BLAKE3 was right; nothing else does.
+//! Blocking. Existing data is used first: pieces of an interrupted download, after their digests
+//! are checked, and files and pieces of other datasets in this cache, which are linked or copied. A
+//! piece counts only when its BLAKE3 matches.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, Permissions};

@@ -1,10 +1,9 @@
-//! Packs what a job made into a ZIP archive (WX04, CO04), outside of the folder it packs: in memory
-//! while it is small enough to stand inside a result, and in a file beside the folder when it has
-//! grown over that.
+//! Packs a job's output files into a ZIP archive (WX04, CO04), outside the folder it packs: in
+//! memory while small enough for the result, otherwise in a file beside the folder.
 //!
-//! An archive that grows over its limit is given up at once and the sizes are said. Links and other
-//! things that are no plain files are not followed and not packed. Blocking; the handler of
-//! executables calls it when a program has ended.
+//! An archive that exceeds its limit is abandoned at once, and the error states both sizes. Links
+//! and special files are neither followed nor packed. Blocking; the executable handler calls it
+//! when a program has ended.
 
 use std::cell::Cell;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
-//! The environment that a program gets: a few variables of the worker's that programs need, what
-//! `--pass-env` allows, and what the program may want to know of its job. The rest of the worker's
-//! environment, with the secrets in it, is not for jobs.
+//! Builds a program's environment: a few of the worker's variables that programs need, those
+//! allowed by `--pass-env`, and facts about the job. The rest of the worker's environment, with any
+//! secrets in it, is withheld from jobs.
 
 use std::ffi::OsString;
 use std::path::Path;

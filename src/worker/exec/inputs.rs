@@ -1,9 +1,8 @@
 //! Writes a job's input files into its directory (C02, C08, C19, CA08, CA11).
 //!
-//! Blocking: the handler of executables calls it on a thread for that. It never opens a path that
-//! is not beneath the job's or the cache directory. Files that come by transfer are made by
-//! [`create`] when their transfers open, and are whole when the job runs; then they only are looked
-//! at.
+//! Blocking: the executable handler calls it on a blocking thread. It never opens a path outside
+//! the job's directory and the cache directory. [`create`] makes the files of transfers when they
+//! open; they are complete when the job runs and are only checked then.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,10 +1,10 @@
-//! Programs that end with their worker, however it ends: they are started through a second `heft`,
-//! which asks the system to kill it when the worker is gone and then becomes the program.
+//! Starts programs so that they die with their worker, however it ends: a second `heft` process
+//! asks the kernel to kill it when the worker is gone, and then execs the program.
 //!
-//! Without unsafe code nothing can run in a child before its program, so that takes a process of
-//! its own. Its standard input is a pipe to the worker: it says there why the program could not be
-//! started, and nothing if it could. `process` makes the command, the hidden command `__exec` is
-//! the other end.
+//! Safe Rust cannot run code in a child before exec, so this takes a process of its own. Its
+//! standard input is a pipe to the worker, on which it reports why the program could not be
+//! started, or nothing on success. `process` builds the command; the hidden command `__exec` is the
+//! other end.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! The handler of `heft worker`: runs executables from a directory (SPEC 1L without its flaws).
 //!
-//! A job names a program; its input files are laid out in a directory of its own, the program runs
-//! there, and what it said and made becomes the result. Programs run where they lie: nothing is
-//! copied for each job, and no job can change the program of the next. It knows nothing of leaders;
-//! a session or an embedding program calls it as a [`Handler`].
+//! A job names a program. Its input files are written to a directory of its own, the program runs
+//! there, and its output and files become the result. Programs run in place: nothing is copied for
+//! each job, and no job can change the program of the next. The handler knows nothing of leaders; a
+//! session or an embedding program calls it as a [`Handler`].
 
 mod archive;
 mod environment;

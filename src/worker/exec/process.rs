@@ -1,10 +1,10 @@
-//! Runs one program in its own process group and reads what it says (WX03, WX11).
+//! Runs one program in its own process group and reads its output (WX03, WX11).
 //!
-//! Both outputs are read together and to their ends, so the program never blocks on a full pipe.
-//! Their beginnings are kept in memory; a longer output goes to a file as a whole, and what is over
-//! the limit of that is counted and dropped. Whatever the program leaves running in its group is
-//! killed when it ends, is stopped, or when the future is dropped. It knows programs and nothing of
-//! jobs; the handler of executables calls it.
+//! Both streams are read concurrently to their ends, so the program never blocks on a full pipe.
+//! Their beginnings are kept in memory; longer output goes to a file as a whole, and bytes beyond
+//! the file's limit are counted and dropped. Processes left in the group are killed when the
+//! program ends, when it is stopped, or when the future is dropped. It knows programs, not jobs;
+//! the executable handler calls it.
 
 use std::ffi::OsString;
 use std::io;

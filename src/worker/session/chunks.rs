@@ -1,4 +1,5 @@
-//! What comes of inputs and sets: chunks, pieces of chunks, and what threads have made of them.
+//! Handles incoming data of inputs and datasets: chunks, fragments, and reports from blocking
+//! threads.
 
 use chunking::message::{Abort, Reason};
 use chunking::{Kind, MessageError};

@@ -1,5 +1,5 @@
-//! What a session does for its cache: frames and news go to it, and what follows for jobs comes
-//! back.
+//! Connects a session to its cache: passes frames and news in, and carries out what follows for
+//! jobs.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! How a session begins on each connection: what the leader's answer to the hello means, or its
-//! absence, and the heartbeats that follow.
+//! Handles the handshake on each connection: the leader's Welcome or its absence, and the
+//! heartbeats that follow.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a session offers its leader: credit for the places that are free.
+//! Offers the leader credit for free slots.
 
 use bytes::Bytes;
 use chunking::Kind;

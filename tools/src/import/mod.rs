@@ -41,19 +41,19 @@ enum Command {
 /// Where to.
 #[derive(clap::Args)]
 pub(crate) struct Into {
-    /// The data directory to make: it is not there yet, or empty.
+    /// Data directory to create; must be missing or empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
 
-    /// The number of the node that is to have it.
+    /// Node number of the new data directory.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     node: i32,
 
-    /// Read and report, and make nothing.
+    /// Read and report only; create nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// Leave out what cannot be read instead of ending with an error: it is named, and lost.
+    /// Skip unreadable entries instead of failing; they are listed, and lost.
     #[arg(long)]
     skip_damaged: bool,
 }

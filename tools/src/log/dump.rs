@@ -31,18 +31,18 @@ and `atLeast`. One that changed nothing, as it came too late, has `stale`. What 
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
-    /// The data directory of a leader, which may be running.
+    /// Data directory of a leader, which may be running.
     data: PathBuf,
 
-    /// The first record to print.
+    /// First record to print.
     #[arg(long, value_name = "N", default_value_t = 1)]
     from: u64,
 
-    /// The last record to print.
+    /// Last record to print.
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     to: u64,
 
-    /// Print payloads, too: requests and results, in base64.
+    /// Also print payloads: requests and results, in base64.
     #[arg(long)]
     payloads: bool,
 }

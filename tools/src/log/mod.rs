@@ -35,7 +35,7 @@ pub(crate) struct Args {
 enum Command {
     /// Print the records of the log as JSON lines, with the event names of the older system.
     Dump(dump::Args),
-    /// Check every file, every checksum and everything that one file says of another.
+    /// Check every file, every checksum and all references between files.
     Verify(verify::Args),
     /// Show the state after a record: jobs, queues, clients, results.
     Replay(replay::Args),

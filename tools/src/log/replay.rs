@@ -28,18 +28,18 @@ With --json the first line has `type` state, and with --jobs a line of `type` jo
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
-    /// The data directory of a leader, which may be running.
+    /// Data directory of a leader, which may be running.
     data: PathBuf,
 
-    /// The state after this record, not after the last one.
+    /// Record to stop after (default: the last).
     #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u64).range(1..))]
     at: Option<u64>,
 
-    /// A line for each job.
+    /// Print one line per job.
     #[arg(long)]
     jobs: bool,
 
-    /// JSON lines.
+    /// Print JSON lines.
     #[arg(long)]
     json: bool,
 }

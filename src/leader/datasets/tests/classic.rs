@@ -1,4 +1,4 @@
-//! Classic clients and workers, agents, and inputs that become datasets.
+//! Classic clients and workers, agents, and staged inputs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Puts of our clients, and what becomes of the packs that they bring.
+//! Puts of heft clients, and the fate of their packs.
 
 use super::*;
 

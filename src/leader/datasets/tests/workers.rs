@@ -1,4 +1,4 @@
-//! What workers hold and get, and what operators ask.
+//! Distribution to workers, and operators' questions.
 
 use super::*;
 

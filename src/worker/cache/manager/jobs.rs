@@ -1,10 +1,10 @@
-//! The jobs that need datasets: which of them wait and for what, and what follows for them when a
-//! dataset is here or cannot be.
+//! Tracks jobs that need datasets: which wait, for what, and what follows when a dataset arrives or
+//! cannot be had.
 //!
-//! The session calls it for each job that comes or is gone and takes the [`Step`]s; the manager and
-//! `dataset_download` say what became of a dataset. It never waits, and never reads what is in a
-//! file. Before a job uses a dataset, the files that the job names are looked at: one that has
-//! changed costs the dataset its place, and what is right of it need not come again.
+//! The session calls it for each arriving or departing job and takes the [`Step`]s; the manager and
+//! `dataset_download` report the fate of a dataset. It never blocks and never reads file contents.
+//! Before a job uses a dataset, the metadata of the files it names are checked: if a file has
+//! changed, the dataset is withdrawn, and its intact files need not be sent again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -36,7 +36,7 @@ kept there. What is older than the newest snapshot counts only as far as the sna
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
-    /// The directory with `events.log` and `snapshots`.
+    /// Directory with `events.log` and `snapshots`.
     #[arg(value_name = "STATE_DIR")]
     state: PathBuf,
 

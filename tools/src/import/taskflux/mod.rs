@@ -36,19 +36,19 @@ const CAP: u32 = u32::MAX;
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
-    /// The directory that `consensus/raft.log` is in, or `consensus` itself.
+    /// Directory that contains `consensus/raft.log`, or `consensus` itself.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
     #[command(flatten)]
     into: Into,
 
-    /// The client that the jobs belong to: who connects under this name gets their results.
+    /// Client id of the jobs; a client with this id receives their results.
     #[arg(long, default_value = "taskflux", value_name = "NAME")]
     client: String,
 
-    /// Take every record of the log as newer than the snapshot, even if the first of them make
-    /// exactly what is in it.
+    /// Treat every log record as newer than the snapshot, even if the first records produce exactly
+    /// its content.
     #[arg(long)]
     whole_log: bool,
 }

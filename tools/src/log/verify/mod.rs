@@ -29,10 +29,10 @@ A line for each file says what it holds. Behind them stand the problems: file, o
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
-    /// The data directory of a leader, which may be running.
+    /// Data directory of a leader, which may be running.
     data: PathBuf,
 
-    /// Do not read the bytes of blobs; their maps are checked.
+    /// Check only the maps of blobs, not their bytes.
     #[arg(long)]
     no_blobs: bool,
 }
