@@ -84,6 +84,17 @@ fn others_can_neither_give_a_job_up_nor_lose_its_result_nor_hold_it() {
 }
 
 #[test]
+fn a_job_is_ending_while_its_result_is_proposed_and_not_committed() {
+    let mut rig = leased();
+    assert!(!rig.broker.is_ending(id(1)));
+    rig.delay_commits();
+    rig.ack_of("w1", 1, 1, 1);
+    assert!(rig.broker.is_ending(id(1)) && !rig.broker.is_ending(id(2)));
+    rig.commit();
+    assert!(!rig.broker.is_ending(id(1)) && matches!(rig.job(1).phase, Phase::Done { .. }));
+}
+
+#[test]
 fn c07_a_late_result_counts_also_after_a_restart() {
     let mut rig = leased();
     rig.pass(SECOND * 31);

@@ -101,6 +101,13 @@ impl Broker {
         is_now || was || self.may_be_forgotten(worker, job, attempt)
     }
 
+    /// Whether a job is about to end: the record of its result is proposed and not yet committed.
+    pub fn is_ending(&self, job: JobId) -> bool {
+        let ends =
+            |record: &Record| matches!(record, Record::Ack { job: ended, .. } if *ended == job);
+        self.proposed().any(ends)
+    }
+
     /// Only leasing workers are told runs and attempts; what others seem to name is their
     /// program's.
     fn as_named_by(&self, worker: WorkerId, named: Named) -> Named {

@@ -29,7 +29,7 @@ use super::worker::{Hello, Worker, Workers};
 
 /// Facts about the previous run of the leader.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EarlierLife {
+pub(super) struct PreviousRun {
     /// When it was over and this one began.
     pub(super) until: Micros,
     /// The last job that it took. Later ones cannot have lost anything with it.
@@ -41,7 +41,7 @@ pub struct Broker {
     pub(super) config: Config,
     pub(super) now: Micros,
     /// The previous run of the leader, if there was one.
-    pub(super) earlier: Option<EarlierLife>,
+    pub(super) earlier: Option<PreviousRun>,
     pub(super) state: State,
     pub(super) actions: VecDeque<Action>,
     pub(super) proposals: Proposals,

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use super::broker::{Broker, EarlierLife};
+use super::broker::{Broker, PreviousRun};
 use super::event::WorkerClass;
 use super::ids::{Index, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
@@ -21,7 +21,7 @@ impl Broker {
     /// A broker with the state after the record `index`.
     pub fn restore(config: Config, state: State, index: Index, now: Micros) -> Self {
         let mut broker = Broker::begin(config, now);
-        broker.earlier = Some(EarlierLife { until: now, last_seq: state.last_seq() });
+        broker.earlier = Some(PreviousRun { until: now, last_seq: state.last_seq() });
         (broker.state, broker.proposals.index) = (state, index);
         let mut order: Vec<(u64, JobId)> =
             broker.state.jobs().map(|job| (job.seq, job.id())).collect();

@@ -524,7 +524,10 @@ impl Leader {
         let client = self.broker.state().job(job).filter(|job| job.child_of.is_none());
         let client =
             client.and_then(|job| self.broker.submitter_of(job.id(), &job.submission.client));
-        let client = client.filter(|client| self.takes_transfers(*client));
+        // A client has one blob of each part at a time. While a result is being committed it keeps
+        // the parts of that, which are not sent twice.
+        let is_ending = self.broker.is_ending(job);
+        let client = client.filter(|client| !is_ending && self.takes_transfers(*client));
         self.make_way(job, attempt, client);
         if !self.has_place_for_part(job, attempt) {
             return false;
