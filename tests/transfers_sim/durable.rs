@@ -234,6 +234,11 @@ impl World {
                 // not get its own submits the job again.
                 continue;
             }
+            // So do results that their clients have where uploads find no room.
+            let is_small = self.config.relay.disk_reserve != Reserve::Auto;
+            if is_small && found.is_none() && job.ending.is_some() {
+                continue;
+            }
             let Some(found) = found else { panic!("job {} was acknowledged and is gone", job.id) };
             assert!(!found.is_announced(), "job {} was acknowledged and is not taken", job.id);
             self.seen.acknowledged_kept += 1;
