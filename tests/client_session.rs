@@ -152,7 +152,7 @@ async fn a_leader_that_takes_receipts_hears_of_every_result_the_program_has_and_
 #[tokio::test]
 async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
     let leader = FakeLeader::start().await;
-    let options = classic();
+    let options = Options { connect_wait: Some(Duration::from_millis(100)), ..classic() };
     let (client, mut peer) =
         tokio::join!(Client::connect(&leader.address, &options), leader.accept());
     let client = client.unwrap();
@@ -183,6 +183,26 @@ async fn w23_without_a_welcome_the_client_falls_back_to_classic_mode() {
     };
     assert_eq!(
         tokio::join!(client.ask(&ask::Status {}), answer).0.unwrap().json,
+        json!({"jobs": {}})
+    );
+}
+
+#[tokio::test]
+async fn w23_a_question_waits_for_the_welcome_of_a_leader_that_seems_classic() {
+    let leader = FakeLeader::start().await;
+    let options = classic();
+    let (client, mut peer) =
+        tokio::join!(Client::connect(&leader.address, &options), leader.accept());
+    let client = client.unwrap();
+    assert!(matches!(client.state(), LinkState::Up { mode: Mode::Classic, .. }));
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        peer.welcome().await;
+        let ask = peer.next().await;
+        peer.answer(&ask, AnswerStatus::Whole, &json!({"jobs": {}})).await;
+    };
+    assert_eq!(
+        tokio::join!(client.ask(&ask::Status {}), late).0.unwrap().json,
         json!({"jobs": {}})
     );
 }

@@ -89,8 +89,10 @@ fn a_job_is_ending_while_its_result_is_proposed_and_not_committed() {
     assert!(!rig.broker.is_ending(id(1)));
     rig.delay_commits();
     rig.ack_of("w1", 1, 1, 1);
+    rig.expect(["+ack j1 r1 ok w1"]);
     assert!(rig.broker.is_ending(id(1)) && !rig.broker.is_ending(id(2)));
     rig.commit();
+    rig.skip();
     assert!(!rig.broker.is_ending(id(1)) && matches!(rig.job(1).phase, Phase::Done { .. }));
 }
 

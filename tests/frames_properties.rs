@@ -545,20 +545,20 @@ proptest! {
         changes in vec((any::<Index>(), any::<bool>()), 0..400),
     ) {
         let mut map = Bitmap::new(count);
-        let mut dataset = BTreeSet::new();
+        let mut model = BTreeSet::new();
         for (at, insert) in changes {
             let index = u32::try_from(at.index(800)).unwrap();
             if insert {
-                prop_assert_eq!(map.insert(index), index < count && dataset.insert(index));
+                prop_assert_eq!(map.insert(index), index < count && model.insert(index));
             } else {
-                prop_assert_eq!(map.remove(index), dataset.remove(&index));
+                prop_assert_eq!(map.remove(index), model.remove(&index));
             }
         }
-        prop_assert_eq!(map.held().indices().collect::<BTreeSet<_>>(), dataset.clone());
-        let missing: BTreeSet<u32> = (0..count).filter(|index| !dataset.contains(index)).collect();
+        prop_assert_eq!(map.held().indices().collect::<BTreeSet<_>>(), model.clone());
+        let missing: BTreeSet<u32> = (0..count).filter(|index| !model.contains(index)).collect();
         prop_assert_eq!(map.missing().indices().collect::<BTreeSet<_>>(), missing.clone());
         prop_assert_eq!(map.is_complete(), missing.is_empty());
-        prop_assert_eq!(map.held_count() as usize, dataset.len());
+        prop_assert_eq!(map.held_count() as usize, model.len());
         map.insert_all(&map.missing());
         prop_assert!(map.is_complete());
         prop_assert!(Ranges::try_from(map.held().as_slice().to_vec()).is_ok());

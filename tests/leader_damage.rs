@@ -127,7 +127,8 @@ async fn status(leader: &Leader) -> Value {
 async fn one_bit_in_a_frame_of_each_job(jobs: usize, at_a_time: usize) {
     let kinds = [Kind::SubmitJob, Kind::AssignJob, Kind::AckJob, Kind::Result];
     // An assignment that its worker never had is not an attempt.
-    let leader = Leader::start(&["--attempts", "1"]);
+    // A busy machine may need longer than usual to bring a worker back.
+    let leader = Leader::start(&["--attempts", "1", "--worker-grace", "60s"]);
     let dice = Arc::new(Mutex::new(Dice(seed())));
     // Which frame of a job is damaged, and those that were.
     let plan: Arc<Mutex<HashMap<Uuid, Kind>>> = Arc::default();

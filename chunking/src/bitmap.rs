@@ -73,7 +73,7 @@ impl Ranges {
     }
 }
 
-/// A dataset of the chunks of one blob.
+/// The set of the chunks of one blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
     words: Pages<u64>,
@@ -146,7 +146,7 @@ impl Bitmap {
         }
     }
 
-    /// Datasets bits of a word; says how many were not set before.
+    /// Sets bits of a word; says how many were not set before.
     fn set(&mut self, word: usize, bits: u64) -> u32 {
         let Some(word) = self.words.at_mut(word) else { return 0 };
         let new = (bits & !*word).count_ones();

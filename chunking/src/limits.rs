@@ -69,7 +69,7 @@ pub const MANIFEST_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The longest CacheId: it is a directory's name, with folders before it if need be.
 pub const CACHE_ID_BYTES_MAX: usize = 255;
 
-/// The most sets in one Have.
+/// The most datasets in one Have.
 pub const DATASETS_LISTED_MAX: usize = 512;
 
 /// The most bytes of a chunk in one Piece: what a connection that breaks costs, and what others

@@ -94,3 +94,6 @@ pub struct Failure {
     /// What is wrong, and what to do.
     pub error: String,
 }
+
+/// The most rows of each list in one answer.
+pub const LISTED_MAX: usize = 1000;

@@ -223,7 +223,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let mut job = if args.raw {
         client.submit_raw(subject, raw_payload(files)?).await?
     } else {
-        let unanswered = "the leader did not say what is in the sets";
+        let unanswered = "the leader did not list the files of the datasets";
         let cached =
             before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
         input_names(

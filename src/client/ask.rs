@@ -72,14 +72,24 @@ impl Questions {
             .insert(Uuid::new_v4(), Open { question, asked: false, parts: Map::new(), bytes: 0 });
     }
 
-    /// Sends what waits for this connection.
+    /// Whether questions wait for this connection.
+    pub(super) fn wait_for(&self, conn: Conn) -> bool {
+        self.open.values().any(|open| open.question.conn == conn && !open.asked)
+    }
+
+    /// Sends what waits for this connection. A leader that has not said what it knows may be a slow
+    /// heft leader: unless it `is_given_up`, questions wait for its Welcome.
     pub(super) fn send(
         &mut self,
         conn: Conn,
         address: &str,
         mode: &Mode,
         outbox: &mpsc::Sender<Outgoing>,
+        is_given_up: bool,
     ) {
+        if matches!(mode, Mode::Classic) && !is_given_up {
+            return;
+        }
         let waiting =
             self.open.iter().filter(|(_, open)| open.question.conn == conn && !open.asked);
         let ids: Vec<Uuid> = waiting.map(|(id, _)| *id).collect();

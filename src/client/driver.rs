@@ -178,6 +178,7 @@ async fn run(
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 driver.handle(Event::Tick);
                 driver.give_up_parked();
+                driver.send_questions();
             }
         }
     };
@@ -230,7 +231,12 @@ impl Driver {
             self.dispatch.next_deadline().map(|due| self.started + due.since(Micros::default()));
         let parked =
             self.parked.iter().filter_map(|job| self.jobs.get(job)?.parked).map(|(_, until)| until);
-        parked.chain(grace).min()
+        let silent = self.conns.iter().enumerate().filter(|(conn, connection)| {
+            let is_silent = |up: &Up| matches!(up.mode, Mode::Classic);
+            connection.up.as_ref().is_some_and(is_silent) && self.questions.wait_for(*conn)
+        });
+        let silent = silent.map(|(_, connection)| self.welcome_due(connection));
+        parked.chain(grace).chain(silent).min()
     }
 
     fn take_command(&mut self, command: Command) {
@@ -615,10 +621,16 @@ impl Driver {
         }
     }
 
+    /// When a leader that has not answered the hello is taken for a classic one.
+    fn welcome_due(&self, connection: &Connection) -> Instant {
+        connection.greeted + self.late_welcome_wait
+    }
+
     fn send_questions(&mut self) {
         for (conn, connection) in self.conns.iter().enumerate() {
             if let Some(Up { mode, outbox, .. }) = &connection.up {
-                self.questions.send(conn, &connection.address, mode, outbox);
+                let is_given_up = self.welcome_due(connection) <= Instant::now();
+                self.questions.send(conn, &connection.address, mode, outbox, is_given_up);
             }
         }
     }

@@ -290,7 +290,7 @@ impl Broker {
 
     // --- waiting
 
-    /// Datasets a job aside that waits for a worker, or puts it behind others.
+    /// Sets a job aside that waits for a worker, or puts it behind others.
     pub(super) fn delay(&mut self, id: JobId, choice: Choice) {
         let stage = match choice {
             Choice::Wait { on, until } => Stage::Waiting { on, until },

@@ -82,7 +82,7 @@ impl InHand {
             return Flow::Over;
         }
         let result = if self.in_pipe > 0 {
-            outbox.pass_pipe(&self.pipe, self.in_pipe).inspect(|out| self.in_pipe -= out)
+            outbox.write_pipe(&self.pipe, self.in_pipe).inspect(|out| self.in_pipe -= out)
         } else {
             let here = self.buffer.get(self.from..self.to).unwrap_or_default();
             outbox.write_spliced(here).inspect(|out| self.from += out)

@@ -13,6 +13,7 @@ use super::parts::Named;
 use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
+use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
     BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs,
@@ -28,9 +29,6 @@ use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
-
-/// What one answer lists at most.
-pub(super) const LISTED_MAX: usize = 1000;
 
 /// For so long a status shows that a worker handed a job back: jobs that no other takes are tried
 /// there again more often.

@@ -2,7 +2,7 @@
 //! "Questions").
 
 use super::Leader;
-use super::ask::LISTED_MAX;
+use crate::answers::LISTED_MAX;
 use crate::answers::{
     DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
     Verdict, Waits, WaitsFor,

@@ -44,6 +44,7 @@ mod payloads;
 mod peers;
 mod questions;
 mod recover;
+mod refusal;
 mod relay;
 mod request;
 mod retention;
@@ -365,7 +366,7 @@ impl Leader {
                         self.payloads.held.forget_input(job);
                         self.forget_inputs(job);
                     }
-                    self.refuse(conn, job, submit::RefusalText::from(&refusal));
+                    self.refuse(conn, job, refusal::RefusalText::from(&refusal));
                 }
                 Action::Running { conn, job, run, attempt } => {
                     self.tell_lazily(conn, |session| session.running(job, run, attempt));

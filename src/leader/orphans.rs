@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tracing::info;
 
-use super::ask::LISTED_MAX;
 use super::datasets::DatasetEvent;
 use super::questions::Lister;
 use super::relay::BlobId;
 use super::{Leader, Output};
 use crate::answers::Collected;
+use crate::answers::LISTED_MAX;
 use crate::core::ids::Micros;
 use crate::store::blobs::{DiskOp, Listed};
 

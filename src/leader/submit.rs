@@ -9,98 +9,21 @@ use uuid::Uuid;
 use super::children::{Assigned, Common, Rewriting, for_child};
 use super::payloads::{Input, UNLOGGED_BYTES_MAX};
 use super::questions::QuestionEvent;
-use super::relay::TooMany;
+use super::refusal::RefusalText;
 use super::request::{
     Gathered, by_dataset, fits_assignment, in_json, is_another_thing, is_to_be_taken_apart, job_id,
     named_in, sent_len, submission, time_limit_in, with_id, with_paths,
 };
 use super::{Leader, stand_in};
-use crate::conn::{Session, SubmitBody, WireFrame};
+use crate::conn::{Session, SubmitBody};
 use crate::core::Event;
-use crate::core::action::{Refusal, Standing};
+use crate::core::action::Standing;
 use crate::core::event::{Inputs, Operation, Submission};
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::job::Job;
 use crate::core::payload::FileNames;
 use crate::model::{JobRequest, JobResult, JobStatus, JsonModel};
 use crate::summed::Summed;
-
-/// The hop of limits that are the leader's own.
-const LEADER: &str = "leader";
-
-/// A refusal with its numbers, for peers that can hear it.
-#[derive(Debug)]
-pub(super) struct RefusalText {
-    reason: Reason,
-    value: u64,
-    limit: u64,
-    /// Whose limit it is.
-    hop: &'static str,
-    text: String,
-}
-
-impl RefusalText {
-    /// One of the leader's own, without numbers.
-    pub(super) fn new(reason: Reason, text: String) -> Self {
-        RefusalText { reason, value: 0, limit: 0, hop: LEADER, text }
-    }
-
-    /// One of the leader's own limits.
-    pub(super) fn numbers(reason: Reason, value: u64, limit: u64, text: String) -> Self {
-        RefusalText { reason, value, limit, hop: LEADER, text }
-    }
-
-    pub(super) fn too_large(value: u64, limit: u64, text: String) -> Self {
-        RefusalText::numbers(Reason::TOO_LARGE, value, limit, text)
-    }
-
-    /// What it is.
-    pub(super) fn reason(&self) -> Reason {
-        self.reason
-    }
-
-    /// For the log.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// For a peer that can hear it.
-    pub(super) fn frame(&self, session: &Session, id: Uuid) -> Option<WireFrame> {
-        let RefusalText { reason, value, limit, hop, text } = self;
-        session.refused(JobId(id), *reason, *value, *limit, hop, text)
-    }
-
-    pub(super) fn invalid(text: String) -> Self {
-        RefusalText::new(Reason::INVALID, text)
-    }
-}
-
-impl From<TooMany> for RefusalText {
-    fn from(too_many: TooMany) -> Self {
-        let (value, limit) = (too_many.value as u64, too_many.limit as u64);
-        RefusalText::numbers(Reason::BUSY, value, limit, too_many.to_string())
-    }
-}
-
-impl From<&Refusal> for RefusalText {
-    fn from(refusal: &Refusal) -> Self {
-        let (reason, value, limit, hop) = match refusal {
-            Refusal::Conflict { .. } => (Reason::CONFLICT, 0, 0, LEADER),
-            Refusal::Full { held, limit } => (Reason::BUSY, *held as u64, *limit as u64, LEADER),
-            Refusal::NamesFull { bytes, held, limit } => {
-                (Reason::BUSY, held.saturating_add(*bytes), *limit, LEADER)
-            }
-            Refusal::NoWorker { .. } | Refusal::NoDatasets { .. } | Refusal::NoReader { .. } => {
-                (Reason::NO_WORKER, 0, 0, LEADER)
-            }
-            Refusal::NoCapableWorker { bytes, limit, .. } => {
-                (Reason::TOO_LARGE, *bytes, *limit, "worker")
-            }
-            Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
-        };
-        RefusalText { reason, value, limit, hop, text: refusal.to_string() }
-    }
-}
 
 pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
     match standing {

@@ -12,8 +12,8 @@ use chunking::message::{Features, Open, Piece, Purpose, Reason};
 use tracing::{info, warn};
 
 use super::parts::{Named, is_made};
+use super::refusal::RefusalText;
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
-use super::submit::RefusalText;
 use super::{Leader, Output};
 use crate::conn::{TransferSays, Want, WireChunk};
 use crate::core::Event;

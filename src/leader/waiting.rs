@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use chunking::message::Open;
 
 use super::Leader;
+use super::refusal::RefusalText;
 use super::relay::{BlobId, WaitingPart};
-use super::submit::RefusalText;
 use crate::core::ids::{Attempt, JobId};
 use crate::store::blobs::Class;
 

@@ -20,7 +20,7 @@ pub const BUFFER_BYTES: usize = CHUNK_BYTES_MAX as usize;
 /// Kernel copies into the front of a page are the fast ones.
 const PAGE_BYTES: usize = 4096;
 
-/// A dataset of buffers. Clones are the same dataset.
+/// A pool of buffers. Clones are the same pool.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 

@@ -45,7 +45,7 @@ pub fn check_congestion(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Datasets what every heft connection has: no delay for small frames, keep-alive, and a congestion
+/// Sets what every heft connection has: no delay for small frames, keep-alive, and a congestion
 /// control that suits.
 ///
 /// Only a congestion control that was asked for by name can fail; the rest makes things better

@@ -1,4 +1,4 @@
-//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of sets in
+//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of datasets in
 //! a cache directory.
 #![allow(
     dead_code,

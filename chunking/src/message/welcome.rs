@@ -6,7 +6,7 @@ use crate::limits::LIMITS_LISTED_MAX;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// A dataset of features. In the announcing JSON they travel by name, in a Welcome as bits.
+/// A set of features. In the announcing JSON they travel by name, in a Welcome as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Features(pub u64);
 
@@ -51,30 +51,30 @@ features! {
 }
 
 impl Features {
-    /// Whether all of `features` are in the dataset.
+    /// Whether all of `features` are in the set.
     pub const fn has(self, features: Features) -> bool {
         self.0 & features.0 == features.0
     }
 
-    /// What both datasets have.
+    /// What both sets have.
     pub const fn common(self, other: Features) -> Features {
         Features(self.0 & other.0)
     }
 
-    /// The dataset with `features` added.
+    /// The set with `features` added.
     pub const fn with(self, features: Features) -> Features {
         Features(self.0 | features.0)
     }
 
-    /// The dataset of the names that are known; others are skipped.
+    /// The set of the names that are known; others are skipped.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Features {
-        names.into_iter().fold(Features::default(), |dataset, name| {
+        names.into_iter().fold(Features::default(), |set, name| {
             let known = Self::KNOWN.iter().find(|(_, known)| *known == name);
-            known.map_or(dataset, |(feature, _)| dataset.with(*feature))
+            known.map_or(set, |(feature, _)| set.with(*feature))
         })
     }
 
-    /// The names of the features in the dataset.
+    /// The names of the features in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::KNOWN.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
     }

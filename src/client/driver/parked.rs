@@ -81,7 +81,7 @@ impl Driver {
             // It has said what it can do.
             Some(Mode::Announced { .. }) => now,
             Some(Mode::Classic) | None => {
-                (connection.greeted + self.late_welcome_wait).max(now + LATE_WELCOME_WAIT_MIN)
+                self.welcome_due(connection).max(now + LATE_WELCOME_WAIT_MIN)
             }
         };
         let Some(job) = self.jobs.get_mut(&id) else { return };

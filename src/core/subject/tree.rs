@@ -20,7 +20,7 @@ type NodeId = usize;
 
 const ROOT: NodeId = 0;
 
-/// A dataset of (pattern, subscriber) entries, looked up by subject.
+/// A set of (pattern, subscriber) entries, looked up by subject.
 ///
 /// Patterns that differ only in ASCII case, in empty segments or in what follows a `>` match the
 /// same subjects and are one pattern here.

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::held::{AtWorker, NotHeld};
 use super::{BlobId, DatasetAction, Says, Step};
+use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
     self, AtWorkerState, DatasetPage, DatasetRow, DatasetShown, FileRow, Inspected, Pushed, PutRow,
@@ -21,7 +22,6 @@ use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::subject::worker_patterns;
 use crate::leader::Asked;
-use crate::leader::ask::LISTED_MAX;
 use crate::leader::questions::written;
 use crate::model::CachePutResult;
 use crate::store::verify::{Verified, VerifyRequest};

@@ -430,7 +430,7 @@ impl Disk {
         }
     }
 
-    /// Makes a hidden set one that comes: what is right of it need not come again.
+    /// Makes a hidden dataset one that comes: what is right of it need not come again.
     pub(super) fn unmake(&self, cache: &CacheId, version: Uuid) -> io::Result<()> {
         let (dataset, staged) = (self.dataset_path(version), self.staging_path(version));
         // Something else may be in its place.
@@ -440,7 +440,7 @@ impl Disk {
         fs::rename(&dataset, &staged)
     }
 
-    /// Removes a hidden set. Gives whether it is gone: somebody may still use it.
+    /// Removes a hidden dataset. Gives whether it is gone: somebody may still use it.
     pub(super) fn discard(&self, version: Uuid) -> io::Result<bool> {
         let dataset = self.dataset_path(version);
         let lock = match lock_directory(&dataset, FlockOperation::NonBlockingLockExclusive) {
