@@ -191,7 +191,7 @@ fn a_job_whose_inputs_find_no_room_waits_for_a_sound_worker_that_is_busy() {
         workers.iter().filter(|worker| worker["lacks"]["what"] == "room").count() == 1
     });
     let (_, shown, _) = heft(&["status", &leader.addr()]);
-    assert!(shown.contains("ago: it has no room on its disk"), "{shown}");
+    assert!(shown.contains("ago: its disk is full"), "{shown}");
     fs::write(&go, "").unwrap();
     for job in jobs.iter_mut() {
         job.wait_for("its end", |line| line.contains("over").then_some(()));

@@ -221,7 +221,7 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
             format!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message)
         }
         PutEvent::Reconnecting { leader, why, retry_in } => {
-            format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
+            format!("{leader} is unreachable ({why}); retrying in {}", about(*retry_in))
         }
     }
 }
