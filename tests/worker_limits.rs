@@ -266,6 +266,6 @@ fn a_job_says_that_it_waits_for_a_worker_that_can_use_its_work_directory() {
     eventually("it is explained", || {
         heft(&["explain", &leader.addr(), &id])
             .1
-            .contains("cannot use its work directory: it is tried again")
+            .contains("cannot use its work directory: it or another worker is tried next")
     });
 }
