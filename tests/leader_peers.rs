@@ -566,7 +566,8 @@ fn a_peer_that_asks_for_results_and_does_not_read_them_is_told_to_read_first() {
             Some(error) => {
                 assert!(
                     error.starts_with(
-                        "too many questions wait: 1024, and 1024 may: read the answers first"
+                        "too many questions wait: 1024, and the limit is 1024: read the answers \
+                         first"
                     ),
                     "{error}"
                 );
