@@ -352,7 +352,7 @@ fn c29_a_directory_with_something_in_it_is_refused_and_a_dry_run_makes_none() {
     std::fs::create_dir_all(state.data().join("import/consensus")).unwrap();
     let ran = state.import(&[]);
     assert!(
-        ran.code == 2 && ran.err.contains("an import that did not come to its end"),
+        ran.code == 2 && ran.err.contains("the remains of an unfinished import"),
         "{}",
         ran.err
     );

@@ -462,15 +462,15 @@ impl Cache {
         let version = open.owner;
         let unknown = |text: String| (Reason::UNKNOWN, text);
         let Some(coming) = self.coming.get_mut(&version) else {
-            return Err(unknown(format!("no dataset of version {version} is on its way here")));
+            return Err(unknown(format!(
+                "no download of dataset version {version} is under way here"
+            )));
         };
         let Phase::Receiving(staged) = &coming.phase else {
             return Err(unknown(format!("the dataset {} is not ready for packs", coming.cache)));
         };
         let Some(list) = coming.packs.remove(&id) else {
-            return Err(unknown(format!(
-                "the pieces of pack {id} were not said before it was opened"
-            )));
+            return Err(unknown(format!("pack {id} was opened before its list of pieces")));
         };
         let invalid = |text: String| (Reason::INVALID, text);
         let layout =

@@ -17,12 +17,14 @@ use heft::units::ByteSize;
 use super::super::end_before;
 use super::{Found, Problem};
 
-const SEGMENT_REMEDY: &str = "bring the file back from a copy; a leader refuses to start without what it says, and changes nothing";
-const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind it: a leader begins with those, and \
-                               puts this one aside. Else bring it back from a copy";
+const SEGMENT_REMEDY: &str =
+    "restore the file from a backup; without it a leader refuses to start, and changes nothing";
+const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind \
+                               it: a leader begins with those, and puts this one aside. Otherwise \
+                               restore it from a backup";
 
-const PAYLOAD_REMEDY: &str = "bring the file back from a copy; without it the job ends FAILED when a worker is to get it, or its \
-                              result cannot be had: then submit it again";
+const PAYLOAD_REMEDY: &str = "restore the file from a backup; without it the job ends FAILED when \
+                              it is assigned, or its result is unavailable: then submit it again";
 
 /// Checks them all. Gives what a leader would begin with, if it would.
 pub(super) fn check(
@@ -104,7 +106,7 @@ fn segments(
             (Ok(Tail { torn: 0, .. }), _) => format!("{records}, {}", len_of(file)),
             (Ok(_), Some(_)) => {
                 format!(
-                    "{records}, {}; the mark that another file follows is torn, which harms nobody",
+                    "{records}, {}; the mark that another file follows is torn, which is harmless",
                     len_of(file)
                 )
             }
@@ -179,7 +181,7 @@ fn others(disk: &dyn Disk, lens: &BTreeMap<String, u64>, found: &mut Found) {
             name if FileNo::from_name(name).is_some() => continue,
             name if name.ends_with(NEW) => "was not finished; the next leader removes it",
             name if name.ends_with(".bad") => "was put aside by a leader that could not read it",
-            _ => "is no file of the leader's, which passes it over",
+            _ => "is not a file of the leader and is ignored",
         };
         found.line(&path, format_args!("{what}, {}", ByteSize(*len)));
     }
