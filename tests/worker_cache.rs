@@ -263,7 +263,7 @@ async fn hostile_manifests_and_ids_are_refused_and_leave_nothing() {
     data.hold(&mut conn, true).await;
     let other = Data::new("set", &[("a", b"y".to_vec())]);
     assert_eq!(data.send_manifest_bytes(&mut conn, &other.manifest.encode()).await, Verdict::Ok);
-    assert!(data.acked(&mut conn).await.message.contains("is due"));
+    assert!(data.acked(&mut conn).await.message.contains("; expected "));
     data.hold(&mut conn, true).await;
     assert_eq!(data.send_manifest_bytes(&mut conn, b"no manifest").await, Verdict::Ok);
     assert!(data.acked(&mut conn).await.message.contains("not a manifest"));

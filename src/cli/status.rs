@@ -163,7 +163,7 @@ fn on_disk(leader: &LeaderStatus) -> String {
     );
     if disk.disk_bytes.is_some() {
         lines.push_str(&format!(
-            "disk    {} free of {}, {} of it kept for the log\n",
+            "disk    {} free of {}, {} of it reserved for the log\n",
             said(disk.disk_free.map(ByteSize)),
             said(disk.disk_bytes.map(ByteSize)),
             said(disk.disk_reserve.map(ByteSize))
@@ -281,7 +281,7 @@ no queues
         let durable = render(&durable);
         assert!(durable.contains("log     7 records in 2 syncs of 1.2ms each\n"), "{durable}");
         assert!(
-            durable.contains("disk    3 MiB free of 1 GiB, 100 MiB of it kept for the log\n"),
+            durable.contains("disk    3 MiB free of 1 GiB, 100 MiB of it reserved for the log\n"),
             "{durable}"
         );
         assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");

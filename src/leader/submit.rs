@@ -235,7 +235,7 @@ impl Leader {
     /// comes.
     fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
         if let Some(trouble) = self.log.trouble() {
-            let text = format!("{trouble}; submit the job again when it takes more");
+            let text = format!("{trouble}; submit the job again when there is room");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
         if let Some(short) = self.relay.no_room_for_jobs(bytes as u64) {

@@ -505,7 +505,7 @@ impl Uplink {
             }
             Silence::Dead { waited } => {
                 let why = dead_line(&leader, waited);
-                tracing::warn!("{why}; reconnecting");
+                tracing::warn!("{why}; opening a new connection");
                 return Some(self.lose(why));
             }
         };

@@ -65,7 +65,7 @@ impl Failed {
                 Failed::Unwanted(why.text.clone())
             }
             Reason::DRAINING | Reason::BUSY => Failed::Later,
-            _ => Failed::Parts(format!("the leader does not take it: {}", why.text)),
+            _ => Failed::Parts(format!("the leader refused it: {}", why.text)),
         }
     }
 }
@@ -332,7 +332,7 @@ impl Return {
                 leave_out(&mut large.result, part);
                 append_note(
                     &mut large.result.stderr,
-                    &left_out(part.bytes, &format!("the leader does not take it: {why}")),
+                    &left_out(part.bytes, &format!("the leader refused it: {why}")),
                 );
             }
         }

@@ -413,7 +413,7 @@ impl Cache {
             Err(refused) => Err(refused),
         };
         if let Err((reason, text)) = taken {
-            debug!(transfer = %id, "a transfer of a dataset is not taken: {text}");
+            debug!(transfer = %id, "refused a transfer of a dataset: {text}");
             out.push(refusal(id, reason, text));
         }
     }
@@ -477,7 +477,7 @@ impl Cache {
             Layout::new(list.as_slice().to_vec()).map_err(|error| invalid(error.to_string()))?;
         if layout.size() != open.size || open.digest != DigestKind::ChunkList {
             let text = format!(
-                "pack {id} has {} bytes and a digest {}; its pieces make {} bytes, and the digest is to be {}",
+                "pack {id} has {} bytes and a digest {}; expected {} bytes and a digest {}",
                 open.size,
                 open.digest,
                 layout.size(),

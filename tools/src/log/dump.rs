@@ -124,8 +124,9 @@ impl Dump<'_> {
                 (End::Read { torn: 0, .. } | End::Gone, None) => break,
                 (End::Read { torn, at }, None) => {
                     warn(format_args!(
-                        "{}: {torn} bytes from offset {at} on are not whole records: they are on their way, or were when the \
-                         leader ended; nobody was told of them, and the next leader cuts them",
+                        "{}: {torn} bytes from offset {at} on are not whole records: they are \
+                         being written, or were when the leader ended; they were never \
+                         acknowledged, and the next leader truncates them",
                         full(self.disk, &FileNo::log(first).path())
                     ));
                     break;

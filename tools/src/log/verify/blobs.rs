@@ -59,8 +59,8 @@ impl Use {
             }
             Use::Coming(_) => "nothing: the client is asked for what is missing",
             Use::Part(_) => {
-                "restore its two files from a backup; without them that part of the result cannot \
-                 be fetched any more"
+                "restore its two files from a backup; without them that part of the result can no \
+                 longer be fetched"
             }
             Use::Dataset(_) => {
                 "restore its two files from a backup, or put the dataset again; without them the \

@@ -111,7 +111,8 @@ fn segments(
                 )
             }
             (Ok(Tail { torn, at, .. }), None) => format!(
-                "{records}, {}; {torn} bytes from offset {at} on are not whole records: on their way, or cut by the next leader",
+                "{records}, {}; {torn} bytes from offset {at} on are not whole records: being \
+                 written, or truncated by the next leader",
                 len_of(file)
             ),
             (Err(error), _) => {
@@ -164,8 +165,7 @@ fn snapshots(
                 Kind::Metadata | Kind::Map => true,
             };
             if !is_there {
-                let what =
-                    format!("it is missing, and {} needs payloads that are in it", file.path());
+                let what = format!("it is missing, and {} needs payloads in it", file.path());
                 found.problem(Problem::new(full(disk, &pin.path()), None, what, SEGMENT_REMEDY));
             }
         }
@@ -278,7 +278,8 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
             } => None,
         };
         if let Some(what) = lacks {
-            let remedy = "this is a mistake of heft's: keep a copy of the directory, report it, and submit the job again";
+            let remedy = "this is a defect in heft: keep a copy of the directory, report it, and \
+                          submit the job again";
             // Not one place, so each is told.
             found.problems.push(Problem::new(full(disk, format::CONSENSUS), None, what, remedy));
         }
