@@ -320,7 +320,7 @@ fn pe04_the_newest_snapshot_is_taken_and_half_of_one_is_not() {
     assert_eq!(ids(&opened), [id(2)]);
     assert_eq!(opened.replay.state.cap(&"alice".into()), Some(3));
     assert!(
-        ran.err.contains(&format!("{}: cannot be read, the one before it", torn.display())),
+        ran.err.contains(&format!("{}: cannot be read; the one before it", torn.display())),
         "{}",
         ran.err
     );
