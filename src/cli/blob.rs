@@ -20,11 +20,11 @@ const EXAMPLES: &str = "Examples:
   heft blob 127.0.0.1:5000 verify 00112233-4455-6677-8899-aabbccddeeff
   heft blob 127.0.0.1:5000 gc --dry-run
 
-Files that nothing refers to are also collected by the leader itself, after its --blob-grace. For a leader that is not
-running there is `heft-tools log verify DATA`.
+The leader also collects orphaned files itself, after its --blob-grace. If the leader is not
+running, use `heft-tools log verify DATA`.
 
-Exit codes: 0 done, and for verify: all is as it was written; 1 verify found damage, or the leader answered with an error;
-2 the command line is not right; 3 the leader cannot be reached or is a classic one.";
+Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered with
+an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one.";
 
 /// Manage blobs: the large inputs and parts of results at a leader
 #[derive(Debug, Args)]
