@@ -204,7 +204,7 @@ fn c01_what_no_agent_may_take_is_not_staged() {
     std::fs::write(&path, "x").unwrap();
     let put = heft(&["dataset", &leader.addr(), "put", "heft-job-1", path.to_str().unwrap()]);
     assert_eq!(put.0, Some(3), "{put:?}");
-    assert!(put.2.contains("only the leader gives"), "{put:?}");
+    assert!(put.2.contains("is reserved for the leader"), "{put:?}");
 }
 
 #[test]

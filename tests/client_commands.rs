@@ -179,7 +179,7 @@ async fn submit_rides_out_a_leader_that_goes_away() {
     let (ended, ()) = with(&["submit", &leader.address, "calcA"], script).await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "back"));
     assert!(
-        ended.err.contains("is away") && ended.err.contains("again under the same id"),
+        ended.err.contains("is unreachable") && ended.err.contains("under the same id"),
         "{}",
         ended.err
     );
@@ -200,8 +200,11 @@ async fn submit_gives_up_at_its_timeout_and_says_what_is_known_of_the_job() {
         let (ended, ()) =
             with(&["submit", &leader.address, "calcA", "--timeout", "500ms"], script).await;
         assert_eq!(ended.code, 4);
-        let known =
-            if is_taken { "it goes on: `heft result get" } else { "is not known at the moment" };
+        let known = if is_taken {
+            "the job continues: `heft result get"
+        } else {
+            "it is unknown whether the leader has the job"
+        };
         assert!(
             ended.err.contains("within 500ms (--timeout); ") && ended.err.contains(known),
             "{}",
@@ -424,7 +427,7 @@ async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_
         assert_eq!(ended.code, 1, "{}", ended.err);
         if form == "table" {
             assert_eq!(ended.out, "== worker w-1: OK\nall of it\n== worker w-2: OK\n");
-            assert!(ended.err.contains("worker w-2: its result did not come"), "{}", ended.err);
+            assert!(ended.err.contains("worker w-2: cannot fetch its result"), "{}", ended.err);
             assert!(ended.err.contains("no job 2 is known"), "{}", ended.err);
         } else {
             let workers = &ended.json()["workers"];
@@ -749,8 +752,9 @@ async fn those_that_only_ask_wait_for_the_welcome_and_say_when_none_came() {
         let (ended, ()) = with(&words, async { until_closed(leader.accept().await).await }).await;
         assert_eq!((ended.code, ended.out.as_str()), (3, ""), "{args:?}");
         let said = format!(
-            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or it looks like a classic one, which \
-             answers no questions: it tells no status, cancels no jobs, keeps no results or dead jobs to ask for, and no datasets\n",
+            "heft: no answer to the hello from {} within 700ms: the leader may be busy, or a \
+             classic one, which does not support status, cancel, stored results, the dead-letter \
+             queue or datasets\n",
             leader.address
         );
         assert_eq!(ended.err, said, "{args:?}");

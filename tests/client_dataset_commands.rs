@@ -91,7 +91,7 @@ async fn a_put_as_json_has_all_of_it_and_fails_if_a_worker_does() {
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1, "a worker FAILED: {}", ended.err);
     assert!(
-        ended.err.contains("1 of 2 workers have set-1, and --wait all asks for more"),
+        ended.err.contains("1 of 2 workers have set-1; --wait all requires more"),
         "{}",
         ended.err
     );
@@ -128,7 +128,7 @@ async fn other_content_is_refused_with_both_digests_and_the_way_out() {
     let args = ["dataset", &leader.address, "put", DATASET, path, "--progress", "none"];
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 3);
-    assert!(ended.err.contains(text) && ended.err.contains("give --replace"), "{}", ended.err);
+    assert!(ended.err.contains(text) && ended.err.contains("use --replace"), "{}", ended.err);
     let script = async {
         let mut library = PackIndex::begin(taking(&leader).await).await;
         library.say(&refused).await;
@@ -269,7 +269,7 @@ async fn a_pattern_that_matches_nobody_is_told_at_once_and_the_dataset_is_kept()
         for text in [
             "set-1: the leader has all of it",
             "set-1: the leader has it",
-            "no worker matches groupB: the leader keeps set-1 for those that join",
+            "no worker matches groupB: the leader keeps set-1 for workers that join later",
         ] {
             assert!(ended.err.contains(text), "{text}: {}", ended.err);
         }
@@ -329,7 +329,8 @@ async fn progress_as_json_has_an_object_for_each_event_and_each_worker() {
     };
     assert_eq!(named("scanned")["total"], 3);
     assert_eq!(named("lacking")["text"], "the leader has all of it");
-    let note = "no connected worker matches groupC: the leader will keep set-1 for those that join";
+    let note = "no connected worker matches groupC: the leader will keep set-1 for workers that \
+                join later";
     assert_eq!(named("note")["text"], note, "told before any byte is sent");
     let coming = named("worker");
     assert_eq!(
@@ -386,7 +387,7 @@ async fn datasets_are_listed_shown_removed_checked_and_pushed() {
             dataset_question.clone(),
             json!({"targets": 3}),
             0,
-            "3 workers are to hold",
+            "to 3 workers",
         ),
         (
             vec!["push", DATASET, "--target", "a.>"],

@@ -390,7 +390,7 @@ async fn time_that_runs_out_says_how_far_it_was() {
     let error = ended.unwrap_err();
     assert!(matches!(error, PutError::TimedOut { report: None, .. }), "{error}");
     assert!(
-        error.to_string().contains("set-1 was not put within 300ms: the leader has not said"),
+        error.to_string().contains("set-1 was not put within 300ms: the leader has not listed"),
         "{error}"
     );
     // The leader's own deadline: its last word is waited for.
@@ -405,7 +405,10 @@ async fn time_that_runs_out_says_how_far_it_was() {
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, short()), late);
     let error = ended.unwrap_err();
-    assert!(error.to_string().contains("so have 1 of 2 workers; 1 have not answered"), "{error}");
+    assert!(
+        error.to_string().contains("the leader and 1 of 2 workers have it; 1 have not answered"),
+        "{error}"
+    );
     let PutError::TimedOut { report: Some(report), .. } = error else { panic!("{error}") };
     assert_eq!((report.spread.skipped, report.spread.missing), (1, 1));
 }
@@ -499,5 +502,5 @@ async fn places_that_the_dataset_does_not_have_are_an_error_and_not_a_wait() {
     };
     let ((ended, _), ()) = tokio::join!(putting(&leader, spec(dir.path())), script);
     let error = ended.unwrap_err().to_string();
-    assert!(error.contains("it lacks 2 pieces that the dataset does not have"), "{error}");
+    assert!(error.contains("it asks for 2 pieces that are not in the dataset"), "{error}");
 }

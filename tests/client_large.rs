@@ -286,7 +286,7 @@ async fn result_get_says_what_is_missing_and_exits_as_the_job_did() {
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1);
     assert!(
-        ended.err.contains("did not come") && ended.err.contains("no longer kept"),
+        ended.err.contains("was not received") && ended.err.contains("no longer kept"),
         "{}",
         ended.err
     );

@@ -57,11 +57,12 @@ fn a_job_whose_upload_was_cut_short_by_the_timeout_is_withdrawn_and_said_to_be()
             err
         };
         assert!(
-            text.contains("it does not go on: 0 B of 6 MiB of its files had been sent"),
+            text.contains("the job was withdrawn after 0 B of 6 MiB of its files had been sent"),
             "{text}"
         );
         assert!(
-            text.contains("it was withdrawn; submit it again") && !text.contains("it goes on:"),
+            text.contains("submit it again with a longer --timeout")
+                && !text.contains("the job continues:"),
             "{text}"
         );
         // It is true: nothing of it waits, only the other job does.
@@ -99,7 +100,7 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
     assert_eq!(shown["left"], "taken", "{shown}");
     let text = shown["error"].as_str().unwrap();
     assert!(
-        text.contains("it goes on: `heft result get") && text.contains("heft cancel"),
+        text.contains("the job continues: `heft result get") && text.contains("heft cancel"),
         "{text}"
     );
     let job = shown["job_id"].as_str().unwrap().to_owned();

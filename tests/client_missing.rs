@@ -195,7 +195,7 @@ fn a_result_that_cannot_be_read_from_the_log_is_lost_and_no_job_that_failed() {
             &err,
             &["result", "nothing of", "consensus/log-0000000000000001", "is damaged at offset"],
         );
-        says(&err, &["ended OK", "cannot be read any more"]);
+        says(&err, &["ended OK", "can no longer be read"]);
         assert!(!err.contains("FAILED"), "{err}");
     }
     let (code, out, err) = heft(&["result", "get", &leader.addr(), job, "--output", "json"]);

@@ -289,7 +289,9 @@ async fn who_cancels_a_job_at_a_classic_leader_hears_that_it_goes_on() {
     let mut job = client.submit(calc()).await.unwrap();
     let request = peer.next().await.request();
     job.cancel("not needed").await;
-    let is_said = |event: &JobEvent| matches!(event, JobEvent::Waiting { text, .. } if text.contains("classic leader, which cancels no job"));
+    let told = "classic leader, which cannot cancel jobs";
+    let is_said =
+        |event: &JobEvent| matches!(event, JobEvent::Waiting { text, .. } if text.contains(told));
     while !is_said(&event(&mut job).await) {}
     peer.result(&ok(&request, "done all the same")).await;
     assert_eq!(end(&mut job).await.unwrap().stdout, "done all the same");

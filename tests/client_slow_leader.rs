@@ -158,7 +158,8 @@ async fn a_large_job_is_given_up_when_connect_wait_is_over_without_an_answer_and
     let JobError::NoWelcome { leader: silent, waited, .. } = &error else { panic!("{error}") };
     assert_eq!(*silent, leader.address, "nobody has refused it");
     assert!(waited.0 >= Duration::from_secs(2), "{error}");
-    for part in ["has not answered the hello", "the line may be dead", "classic", "--connect-wait"]
+    for part in
+        ["has not answered the hello", "the connection may be dead", "classic", "--connect-wait"]
     {
         assert!(error.to_string().contains(part), "{error}");
     }

@@ -354,7 +354,7 @@ fn a_silent_worker_is_given_nothing_after_a_lost_lease_and_cut_off_after_two() {
     rig.pass(SECOND * 28);
     assert!(!rig.take().iter().any(|line| line.contains("close")));
     rig.pass(SECOND * 2);
-    rig.expect(["w1: close, the worker has said nothing for twice its lease"]);
+    rig.expect(["w1: close, the worker has been silent for twice its lease"]);
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn c29_a_missing_segment_is_named_wherever_it_was() {
         std::fs::remove_file(data.path().join(missing)).unwrap();
         let path = data.path().join(missing);
         let records = format!("lacks the records {} ", number(missing));
-        let parts = [path.to_str().unwrap(), &records, "is missing", "bring it back from a copy"];
+        let parts = [path.to_str().unwrap(), &records, "is missing", "restore it from a backup"];
         // Without the first one behind it, the snapshot stands alone at its end.
         refused(data.path(), &["--node", "1"], if at == 0 { &parts[..1] } else { &parts });
     }
@@ -255,7 +255,7 @@ fn c29_a_log_that_is_gone_but_for_its_owner_is_missed() {
     refused(
         data.path(),
         &[],
-        &[data.path().join(log).to_str().unwrap(), "is missing", "bring it back from a copy"],
+        &[data.path().join(log).to_str().unwrap(), "is missing", "restore it from a backup"],
     );
 }
 
@@ -274,7 +274,7 @@ fn c29_a_snapshot_that_is_newer_than_the_log_is_named() {
     let ends = format!("ends at {}", number(last.to_str().unwrap()) - 1);
     let parts = [data.path().join(&snapshot).to_str().unwrap().to_owned(), stands, ends];
     let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    parts.push("bring it back from a copy");
+    parts.push("restore it from a backup");
     refused(data.path(), &["--node", "1"], &parts);
 }
 
@@ -291,7 +291,7 @@ fn c29_damage_in_the_middle_is_named_with_its_offset() {
         "is damaged at offset 64",
         "nothing was changed",
         "heft-tools log verify",
-        "bring the file back from a copy",
+        "restore the file from a backup",
     ];
     refused(data.path(), &["--node", "1"], &parts);
 }
@@ -306,7 +306,7 @@ fn tf05_a_file_that_is_no_file_of_hefts_is_named_with_what_it_begins_with() {
         path.to_str().unwrap(),
         "marker of a log",
         begins,
-        "not a file of heft's",
+        "not a heft file",
         "heft-tools log verify",
     ];
     refused(data.path(), &["--node", "1"], &parts);
@@ -340,7 +340,7 @@ fn c29_a_log_without_metadata_is_not_taken_for_a_new_directory() {
     refused(
         data.path(),
         &["--node", "1"],
-        &[path.to_str().unwrap(), "it is missing, and log-", "from a copy"],
+        &[path.to_str().unwrap(), "it is missing, and log-", "from a backup"],
     );
 }
 

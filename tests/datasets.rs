@@ -362,7 +362,7 @@ fn rm_frees_the_disks_of_the_leader_and_of_workers_also_of_those_that_are_away()
     is_empty(&away);
     let (code, _, err) = dataset(&world.addr(), &["rm", "one"]);
     assert_ne!(code, Some(0));
-    assert!(err.contains("no dataset one is kept here"), "{err}");
+    assert!(err.contains("dataset one is unknown here"), "{err}");
     assert_eq!(dataset_ok(&world.addr(), &["ls"])["sets"], json!([]));
 }
 

@@ -200,7 +200,7 @@ fn a_question_over_a_dead_line_ends_with_exit_code_3() {
         let relay = Relay::start(leader.port, Fault { way, kind, harm: Harm::Silence });
         let (code, _, errors) = heft(&["status", &format!("127.0.0.1:{}", relay.port)]);
         assert_eq!(code, Some(3), "{kind}: {errors}");
-        assert!(errors.contains("nothing came for 1000 ms"), "{errors}");
+        assert!(errors.contains("nothing arrived for 1000 ms"), "{errors}");
     }
 }
 

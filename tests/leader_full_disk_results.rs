@@ -217,7 +217,7 @@ fn a_result_that_never_fits_ends_its_job_with_the_numbers() {
     ]);
     assert_eq!((code, out.as_str()), (Some(1), "made 70\n"), "{err}");
     assert!(
-        err.contains("bytes, and the leader's disk has room for") && err.contains("--data"),
+        err.contains("bytes; the leader's disk has room for") && err.contains("--data"),
         "{err}"
     );
     // Nothing of it is left, and the next job is as any other.

@@ -263,7 +263,7 @@ async fn hostile_manifests_and_ids_are_refused_and_leave_nothing() {
     data.hold(&mut conn, true).await;
     let other = Data::new("set", &[("a", b"y".to_vec())]);
     assert_eq!(data.send_manifest_bytes(&mut conn, &other.manifest.encode()).await, Verdict::Ok);
-    assert!(data.acked(&mut conn).await.message.contains("is due"));
+    assert!(data.acked(&mut conn).await.message.contains("; expected "));
     data.hold(&mut conn, true).await;
     assert_eq!(data.send_manifest_bytes(&mut conn, b"no manifest").await, Verdict::Ok);
     assert!(data.acked(&mut conn).await.message.contains("not a manifest"));
@@ -290,7 +290,7 @@ async fn c02_what_others_put_there_is_left_alone_and_found_by_jobs() {
         data.hold(&mut conn, true).await;
         let ack = data.acked(&mut conn).await;
         assert_eq!(ack.status, CacheStatus::Failed);
-        assert!(ack.message.contains("was not put there by this worker"), "{}", ack.message);
+        assert!(ack.message.contains("was not created by this worker"), "{}", ack.message);
     }
     let (id, request) = job(&[("dir", "d/x"), ("flat", "any")]);
     conn.assign(id, &request).await;
@@ -423,7 +423,7 @@ async fn a_damaged_file_is_found_at_the_start_on_demand_and_before_use_and_comes
     conn.say(question, &inspect).await;
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
-    assert!(ack.message.contains("\"big.bin\" has other bytes at 0"), "{}", ack.message);
+    assert!(ack.message.contains("\"big.bin\" has wrong bytes at offset 0"), "{}", ack.message);
     said(&mut conn, "set", DatasetState::Lost).await;
     assert!(!scene.visible("set").exists());
     let (_, lacked) = data.push(&mut conn).await;
@@ -617,7 +617,7 @@ async fn ca05_a_classic_put_adds_what_is_new_and_overwrites_nothing() {
         ("set", &[("dot.", "3")], "FAILED", "which some systems leave out"),
         ("set", &[], "OK", "added=0, skipped=0"),
         ("theirs", &[("a", "1")], "SKIPPED", "already-present=1"),
-        ("theirs", &[("a", "2")], "FAILED", "was not put there by this worker"),
+        ("theirs", &[("a", "2")], "FAILED", "was not created by this worker"),
         ("set", &[("../x", "3")], "FAILED", "it holds \"..\""),
         ("set", &[("data/a.bin/x", "3")], "FAILED", "is a folder of another file"),
         ("..", &[("x", "3")], "FAILED", ".."),

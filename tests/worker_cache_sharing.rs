@@ -72,7 +72,7 @@ async fn a_file_is_shared_by_its_pieces_and_not_by_what_somebody_said_of_it() {
     let (ack, _) = acked(&mut conn, question).await;
     assert_eq!(ack.status, CacheStatus::Failed);
     assert!(
-        ack.message.contains("\"model.bin\" are right, and it does not hash"),
+        ack.message.contains("\"model.bin\" are right, but the file does not match its SHA-256"),
         "{}",
         ack.message
     );

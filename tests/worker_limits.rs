@@ -191,7 +191,7 @@ fn a_job_whose_inputs_find_no_room_waits_for_a_sound_worker_that_is_busy() {
         workers.iter().filter(|worker| worker["lacks"]["what"] == "room").count() == 1
     });
     let (_, shown, _) = heft(&["status", &leader.addr()]);
-    assert!(shown.contains("ago: it has no room on its disk"), "{shown}");
+    assert!(shown.contains("ago: its disk is full"), "{shown}");
     fs::write(&go, "").unwrap();
     for job in jobs.iter_mut() {
         job.wait_for("its end", |line| line.contains("over").then_some(()));
@@ -266,6 +266,6 @@ fn a_job_says_that_it_waits_for_a_worker_that_can_use_its_work_directory() {
     eventually("it is explained", || {
         heft(&["explain", &leader.addr(), &id])
             .1
-            .contains("cannot use its work directory: it is tried again")
+            .contains("cannot use its work directory: it or another worker is tried next")
     });
 }

@@ -818,7 +818,7 @@ async fn a_part_that_the_leader_could_never_hold_is_left_out_and_the_job_fails()
     assert_eq!((result.status, result.archive.is_none()), (JobStatus::Failed, true));
     assert!(result.archive_lost.is_some_and(|bytes| bytes > 4 << 20), "{:?}", result.archive_lost);
     assert!(
-        result.stderr.contains("are left out: the leader does not take it: room for 7"),
+        result.stderr.contains("are left out: the leader refused it: room for 7"),
         "{}",
         result.stderr
     );

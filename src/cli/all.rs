@@ -79,7 +79,8 @@ pub(crate) async fn show_all(
             say_end(args, result);
             if let (None, true) = (args.out, left_files) {
                 say(&format!(
-                    "files that the job left at the workers were not fetched: `heft result get {} {} --out DIR` does",
+                    "the job's output files were not fetched: use `heft result get {} {} --out \
+                     DIR`",
                     args.leader, result.job_id
                 ));
             }
@@ -116,11 +117,11 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
         let fetched = fetch(asker.client, job, &wanted, asker.progress, args.output).await;
         let read = fetched.and_then(|finished| match finished {
             Some(finished) => Ok((finished.result()?, finished)),
-            None => anyhow::bail!("the leader does not have it any more"),
+            None => anyhow::bail!("the leader no longer has it"),
         });
         match read {
             Ok((result, finished)) => (got.result, got.finished) = (Cow::Owned(result), finished),
-            Err(error) => got.trouble = Some(format!("its result did not come: {error:#}")),
+            Err(error) => got.trouble = Some(format!("cannot fetch its result: {error:#}")),
         }
     }
     got.gaps = gaps(&got.result, &got.finished);

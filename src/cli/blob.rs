@@ -20,11 +20,11 @@ const EXAMPLES: &str = "Examples:
   heft blob 127.0.0.1:5000 verify 00112233-4455-6677-8899-aabbccddeeff
   heft blob 127.0.0.1:5000 gc --dry-run
 
-Files that nothing refers to are also collected by the leader itself, after its --blob-grace. For a leader that is not
-running there is `heft-tools log verify DATA`.
+The leader also collects orphaned files itself, after its --blob-grace. If the leader is not
+running, use `heft-tools log verify DATA`.
 
-Exit codes: 0 done, and for verify: all is as it was written; 1 verify found damage, or the leader answered with an error;
-2 the command line is not right; 3 the leader cannot be reached or is a classic one.";
+Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered with
+an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one.";
 
 /// Manage blobs: the large inputs and parts of results at a leader
 #[derive(Debug, Args)]
@@ -177,10 +177,7 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
     match output {
         Output::Json => print_json(&json!({ "blobs": answers, "good": good, "bad": bad }))?,
         Output::Table => {
-            let summary = format!(
-                "{} blobs: {good} chunks are as they were written, {bad} are not\n",
-                answers.len()
-            );
+            let summary = format!("{} blobs: {good} chunks intact, {bad} damaged\n", answers.len());
             print(summary.as_bytes())?;
         }
     }
@@ -194,7 +191,7 @@ fn collected(collected: &Collected) -> String {
     }
     let what = if collected.removed { "removed" } else { "would be removed" };
     let (count, bytes) = (collected.orphans, ByteSize(collected.bytes));
-    text.push_str(&format!("{count} blobs that nothing refers to, {bytes}: {what}\n"));
+    text.push_str(&format!("{count} orphaned blobs, {bytes}: {what}\n"));
     text
 }
 
@@ -215,9 +212,6 @@ there are more: raise --limit
         assert_eq!(table(&[], false), "the leader keeps no blobs\n");
         let answer = json!({"orphans": 1, "bytes": 4096, "removed": false, "blobs": ["b-2"]});
         let answer = serde_json::from_value(answer).unwrap();
-        assert_eq!(
-            collected(&answer),
-            "b-2\n1 blobs that nothing refers to, 4 KiB: would be removed\n"
-        );
+        assert_eq!(collected(&answer), "b-2\n1 orphaned blobs, 4 KiB: would be removed\n");
     }
 }

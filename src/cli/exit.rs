@@ -25,12 +25,12 @@ pub const AFTER_HELP: &str = "Exit codes:
   0    done; for a job: it ended OK; for a dataset: enough workers have it
   1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
        output could not be written
-  2    the command line or a file named on it is not right
+  2    invalid command line, or a file named on it cannot be used
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   101  a defect in heft (a panic)
   130  interrupted
-  141  whoever read the output left before its end, as `head` does
+  141  the reader of the output left before its end, as `head` does
 
 HEFT_LOG=info (or debug) shows what happens underneath.";
 

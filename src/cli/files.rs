@@ -113,11 +113,11 @@ impl Files {
                 Some(format!("cannot unpack into {}: {error:#}", dir.display()))
             }
             Files::Lost(bytes) => Some(format!(
-                "the job's files were left out: {bytes} bytes do not fit the one frame that carries a result; let the job \
-                 leave fewer or smaller files"
+                "the job's files were left out: {bytes} bytes do not fit the result's frame; have \
+                 the job write fewer or smaller files"
             )),
             Files::Missing(bytes, why) => {
-                Some(format!("the job's archive of {} did not come: {why}", ByteSize(*bytes)))
+                Some(format!("the job's archive of {} was not received: {why}", ByteSize(*bytes)))
             }
         }
     }

@@ -66,7 +66,7 @@ impl Gap {
             here => format!("only {here}"),
         };
         say(&format!(
-            "{whose}the job's {part} is not complete: {here} of {size} bytes ({}) is here: {why}",
+            "{whose}the job's {part} is incomplete: {here} of {size} bytes ({}) received: {why}",
             ByteSize(*size)
         ));
     }

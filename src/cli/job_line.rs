@@ -126,7 +126,7 @@ fn describe(event: &JobEvent, rate: Option<u64>) -> String {
     match event {
         JobEvent::Sent { leader, again: false } => format!("sent to {leader}"),
         JobEvent::Sent { leader, again: true } => {
-            format!("handed to {leader} again under the same id")
+            format!("resubmitted to {leader} under the same id")
         }
         JobEvent::Submitted { standing, run, ahead } => {
             let run = if *run > 1 { format!(" (run {run})") } else { String::new() };
@@ -159,17 +159,18 @@ fn describe(event: &JobEvent, rate: Option<u64>) -> String {
             format!("{stage}{attempt}{bytes}{text}")
         }
         JobEvent::Reconnecting { leader, why, retry_in } => {
-            format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
+            format!("{leader} is unreachable ({why}); retrying in {}", about(*retry_in))
         }
-        JobEvent::Moved { from } => format!("{from} stays away; waiting for another leader"),
+        JobEvent::Moved { from } => {
+            format!("{from} remains unreachable; waiting for another leader")
+        }
         JobEvent::Ignored { leader, what } => {
-            format!(
-                "{leader} has not answered the hello and is taken for a classic leader: there {what}"
-            )
+            format!("{leader} has not answered the hello; treating it as a classic leader: {what}")
         }
         JobEvent::ResultMayBeLost { leader } => format!(
-            "{leader} is a classic leader, and those drop the results of clients that are away: if the job ended \
-             meanwhile, no result comes (stop with Ctrl-C or --timeout, and submit it anew if running it twice does no harm)"
+            "{leader} is a classic leader, which drops results of disconnected clients: if the job \
+             ended meanwhile, its result is lost (stop with Ctrl-C or --timeout, and submit the \
+             job again if running it twice does no harm)"
         ),
     }
 }

@@ -248,8 +248,8 @@ pub struct LeaderArgs {
 pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     if !args.listen.is_loopback() && !args.insecure {
         return Err(Usage(format!(
-            "--listen {} reaches beyond this machine, and heft has no TLS and no access control yet: add --insecure if \
-             the network is trusted",
+            "--listen {} accepts connections from other machines, and heft has no TLS and no \
+             access control yet: add --insecure if the network is trusted",
             args.listen
         ))
         .into());
@@ -260,7 +260,7 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<ExitCode> {
     info!("{driver}; {descriptors}");
     let served = driver.run(serve(args, &driver));
     served.map_err(|error| {
-        Unavailable(format!("the driver {} cannot be run: {error}", driver.name()))
+        Unavailable(format!("cannot start the driver {}: {error}", driver.name()))
     })?
 }
 
@@ -271,8 +271,9 @@ fn end_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
         say(
-            "that is a defect in heft, and the leader ends here. With --durability disk all that it acknowledged is \
-             kept: start it again with the same --data, and please report the lines above",
+            "this is a defect in heft; the leader exits. With --durability disk, all acknowledged \
+             work is kept: restart the leader with the same --data, and please report the lines \
+             above",
         );
         std::process::exit(PANICKED.into());
     }));
@@ -315,8 +316,8 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
             crate::driver::spool::check(&args.data).map_err(|error| Usage(error.to_string()))?;
             if args.data.join(CONSENSUS).exists() {
                 warn!(
-                    "{} holds jobs of a durable leader, which this one neither reads nor changes: start it without --durability memory to \
-                     go on with them",
+                    "{} holds jobs of a durable leader; they are neither read nor changed: start \
+                     without --durability memory to resume them",
                     args.data.display()
                 );
             }
@@ -350,14 +351,14 @@ fn memory_bytes() -> Option<u64> {
 fn check_limits(args: &LeaderArgs) -> anyhow::Result<()> {
     if args.spool_max.0 < SPOOL_BYTES_MIN {
         return Err(Usage(format!(
-            "--spool-max {} is too little: give at least 1 MiB",
+            "--spool-max {} is too small: give at least 1 MiB",
             args.spool_max
         ))
         .into());
     }
     if buffers(args) < BUFFERS_MIN {
         return Err(Usage(format!(
-            "--buffers {} is too little for two windows: give at least {BUFFERS_MIN} MiB",
+            "--buffers {} is too small for two windows: give at least {BUFFERS_MIN} MiB",
             args.buffers
         ))
         .into());
@@ -372,7 +373,7 @@ fn check_limits(args: &LeaderArgs) -> anyhow::Result<()> {
     }
     if args.silence.0 < SILENCE_MIN {
         return Err(Usage(format!(
-            "--silence {} would take sound connections for dead: give at least {}",
+            "--silence {} is too short and would drop healthy connections: give at least {}",
             args.silence,
             Span(SILENCE_MIN)
         ))
@@ -380,7 +381,7 @@ fn check_limits(args: &LeaderArgs) -> anyhow::Result<()> {
     }
     if args.lease.0 < LEASE_MIN {
         return Err(Usage(format!(
-            "--lease {} would take workers for lost that are well: give at least {}",
+            "--lease {} is too short and would drop healthy workers: give at least {}",
             args.lease,
             Span(LEASE_MIN)
         ))
@@ -476,7 +477,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     tokio::select! {
         served = &mut serving => served.map_err(|error| Unavailable(error.to_string()))?,
         () = super::stop_signal() => {
-            info!("stopping: no new jobs; jobs that run have {} to end", args.drain);
+            info!("stopping: no new jobs; running jobs have {} to finish", args.drain);
             stop.notify_one();
             serving.await.map_err(|error| Unavailable(error.to_string()))?;
         }

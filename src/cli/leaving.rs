@@ -101,22 +101,24 @@ impl Left {
         };
         match self {
             Left::GoesOn => format!(
-                "it goes on: `heft result get {leader} {job}` fetches its result when it has ended, `heft cancel {leader} {job}` \
-                 ends it"
+                "the job continues: `heft result get {leader} {job}` fetches its result when it \
+                 has ended, `heft cancel {leader} {job}` cancels it"
             ),
-            Left::NeverSent => "it was not sent: nothing of it is at the leader".to_owned(),
+            Left::NeverSent => "the job was not sent: the leader has nothing of it".to_owned(),
             Left::Withdrawn { sent } => format!(
-                "it does not go on: {} had been sent, so it was withdrawn; submit it again, with a longer --timeout",
+                "the job was withdrawn after {} had been sent; submit it again with a longer \
+                 --timeout",
                 of(sent)
             ),
             Left::Unanswered => format!(
-                "the leader does not answer: if all of its files have come there, it goes on; if not, the leader drops it when it has \
-                 heard nothing of its client for its --input-wait (60s by default). `heft explain {leader} {job}` tells, and `heft \
-                 cancel {leader} {job}` ends it"
+                "the leader does not answer: the job continues if all its files have arrived; \
+                 otherwise the leader drops it after its --input-wait (60s by default) without its \
+                 client. `heft explain {leader} {job}` shows its state, `heft cancel {leader} \
+                 {job}` cancels it"
             ),
             Left::Unknown => format!(
-                "whether the leader has it is not known at the moment: `heft explain {leader} {job}` tells, and `heft cancel \
-                 {leader} {job}` ends it"
+                "it is unknown whether the leader has the job: `heft explain {leader} {job}` shows \
+                 its state, `heft cancel {leader} {job}` cancels it"
             ),
         }
     }

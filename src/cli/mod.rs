@@ -80,7 +80,8 @@ pub fn outlive_file_limit() {
     });
     if let Err(error) = caught {
         tracing::warn!(
-            "a file that grows beyond the limit of the system will end this process: {error}"
+            "cannot catch SIGXFSZ, so a file over the system's size limit will end this process: \
+             {error}"
         );
     }
 }
@@ -175,8 +176,8 @@ pub(crate) fn congestion(name: &str) -> Result<String, String> {
     match check_congestion(name) {
         Ok(()) => Ok(name.to_owned()),
         Err(error) => Err(format!(
-            "this system has no such congestion control, or does not let you have it ({error}): \
-             /proc/sys/net/ipv4/tcp_allowed_congestion_control lists those that you may have"
+            "this congestion control is unavailable or not allowed ({error}): choose one listed in \
+             /proc/sys/net/ipv4/tcp_allowed_congestion_control"
         )),
     }
 }

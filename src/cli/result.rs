@@ -80,7 +80,8 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
         Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
             Ok(shown) => shown,
             Err(_) => Err(TimedOut::Waiting(format!(
-                "the result of job {} did not come within {limit} (--timeout): try again with a longer one",
+                "the result of job {} did not arrive within {limit} (--timeout): try again with a \
+                 longer timeout",
                 args.job
             ))
             .into()),
@@ -98,8 +99,8 @@ async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCod
             print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
         }
         bail!(
-            "the leader at {} has no result of job {}: it has not ended, is not known there, or its result is no longer \
-             kept; see `heft status {}`",
+            "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
+             its result has expired; see `heft status {}`",
             args.leader,
             args.job,
             args.leader

@@ -91,7 +91,7 @@ fn render(status: &Status) -> String {
         about(Duration::from_secs(leader.uptime_ms / 1000)),
         text(&leader.driver),
         text(leader.durability.as_str()),
-        if leader.draining { ", DRAINING: it takes no new jobs" } else { "" }
+        if leader.draining { ", DRAINING: no new jobs are accepted" } else { "" }
     );
     let Jobs { queued, running, done, dead } = jobs;
     lines.push_str(&format!(
@@ -99,7 +99,8 @@ fn render(status: &Status) -> String {
     ));
     if leader.acks_refused > 0 {
         lines.push_str(&format!(
-            "        {} results did not count: their workers never had the job; the leader's log names them\n",
+            "        {} results were ignored: their workers never had the job; see the leader's \
+             log\n",
             leader.acks_refused
         ));
     }
@@ -114,7 +115,8 @@ fn render(status: &Status) -> String {
     ));
     if leader.results_waiting > 0 && leader.disk.disk_trouble.is_none() {
         lines.push_str(&format!(
-            "        RESULTS WAIT: {} jobs have run, and their results wait for room (--spool-max); `heft explain` says more\n",
+            "        RESULTS WAIT: the results of {} finished jobs wait for room (--spool-max); \
+             see `heft explain`\n",
             leader.results_waiting
         ));
     }
@@ -140,12 +142,12 @@ fn render(status: &Status) -> String {
 fn lacking(worker: &WorkerRow) -> Option<String> {
     let lacks = worker.lacks.as_ref()?;
     let why = match lacks.what {
-        Lack::Room => "it has no room on its disk: free space there",
+        Lack::Room => "its disk is full: free space there",
         Lack::Directory => "it cannot use its work directory: its log says why",
         Lack::Other(_) => "it lacks something",
     };
     let ago = about(Duration::from_secs(lacks.ago_ms / 1000));
-    Some(format!("        worker {} handed a job back {ago} ago: {why}\n", text(&worker.id)))
+    Some(format!("        worker {} returned a job {ago} ago: {why}\n", text(&worker.id)))
 }
 
 /// The log and the disk of a leader that keeps what it acknowledged.
@@ -161,7 +163,7 @@ fn on_disk(leader: &LeaderStatus) -> String {
     );
     if disk.disk_bytes.is_some() {
         lines.push_str(&format!(
-            "disk    {} free of {}, {} of it kept for the log\n",
+            "disk    {} free of {}, {} of it reserved for the log\n",
             said(disk.disk_free.map(ByteSize)),
             said(disk.disk_bytes.map(ByteSize)),
             said(disk.disk_reserve.map(ByteSize))
@@ -258,7 +260,7 @@ mod tests {
             "queues": [],
         });
         let expected = "\
-leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: it takes no new jobs
+leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: no new jobs are accepted
 jobs    3 queued, 2 running, 10 done, 1 dead
 spool   5 MiB of 64 GiB in 2 blobs; 3 of 48 buffers in use
 
@@ -272,14 +274,14 @@ no queues
 ";
         assert_eq!(render(&status), expected);
         let refused = render(&json!({"leader": {"acks_refused": 3}}));
-        assert!(refused.contains("3 results did not count"), "{refused}");
+        assert!(refused.contains("3 results were ignored"), "{refused}");
         let durable = json!({"leader": {"durability": "disk", "log_records": 7, "log_syncs": 2, "log_sync_us": 2_400,
                                         "disk_free": 3 << 20, "disk_bytes": 1u64 << 30, "disk_reserve": 100 << 20,
                                         "disk_trouble": "2 large files wait for room", "log_trouble": "the disk is full"}});
         let durable = render(&durable);
         assert!(durable.contains("log     7 records in 2 syncs of 1.2ms each\n"), "{durable}");
         assert!(
-            durable.contains("disk    3 MiB free of 1 GiB, 100 MiB of it kept for the log\n"),
+            durable.contains("disk    3 MiB free of 1 GiB, 100 MiB of it reserved for the log\n"),
             "{durable}"
         );
         assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");
@@ -288,20 +290,19 @@ no queues
         assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));
         assert!(
             render(&json!({"leader": {"results_waiting": 2}}))
-                .contains("RESULTS WAIT: 2 jobs have run")
+                .contains("RESULTS WAIT: the results of 2 finished jobs")
         );
         assert!(render(&json!({})).contains("no workers"));
-        for (what, why) in [
-            ("room", "it has no room on its disk"),
-            ("directory", "it cannot use its work directory"),
-        ] {
+        for (what, why) in
+            [("room", "its disk is full"), ("directory", "it cannot use its work directory")]
+        {
             let lacks = json!({"workers": [{"id": "w-1", "lacks": {"what": what, "ago_ms": 61_500}}, {"id": "w-2", "lacks": null}]});
             let lacks = render(&lacks);
             assert!(
-                lacks.contains(&format!("        worker w-1 handed a job back 1m1s ago: {why}")),
+                lacks.contains(&format!("        worker w-1 returned a job 1m1s ago: {why}")),
                 "{lacks}"
             );
-            assert_eq!(lacks.matches("handed a job back").count(), 1);
+            assert_eq!(lacks.matches("returned a job").count(), 1);
         }
     }
 }

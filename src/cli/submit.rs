@@ -280,14 +280,14 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             match reached {
                 Reached::Taken => {
                     say(&format!(
-                        "left job {job} with the leader; `heft cancel {} {job}` ends it",
+                        "left job {job} with the leader; `heft cancel {} {job}` cancels it",
                         args.leader
                     ));
                 }
                 Reached::Nothing | Reached::Sent | Reached::Uploading { .. } | Reached::InDoubt => {
                     say(&format!(
-                        "left job {job} before the leader had said that it has it; it was asked to end it: `heft explain {} {job}` tells \
-                     what became of it",
+                        "left job {job} before the leader acknowledged it; the leader was asked to \
+                         cancel it: see `heft explain {} {job}`",
                         args.leader
                     ))
                 }
@@ -343,12 +343,14 @@ async fn show_children(
     tokio::select! {
         shown = show_all(&show_args, &asker, result, children) => shown,
         Some(()) = interrupts.recv() => {
-            say(&format!("left before the results of all workers had come; {later}"));
+            say(&format!("left before the results of all workers had arrived; {later}"));
             Ok(ExitCode::from(INTERRUPTED))
         }
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            Err(TimedOut::Waiting(format!("the results of all workers did not come within {after} (--timeout); {later}")).into())
+            Err(TimedOut::Waiting(format!(
+                "the results of all workers did not arrive within {after} (--timeout); {later}"
+            )).into())
         }
     }
 }
@@ -375,8 +377,8 @@ fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
             match file.read_small(READ_BYTES_MAX) {
                 Ok(Some(content)) => Ok(content.into()),
                 Ok(None) => Err(Usage(format!(
-                    "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in its one frame: submit it without --raw, so that \
-                 it goes as a transfer, or make it smaller",
+                    "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in one frame: submit it \
+                     without --raw, as a transfer, or make it smaller",
                     file.path().display(),
                     file.size()
                 ))),
@@ -440,8 +442,8 @@ fn names_in(id: &str, shown: DatasetShown) -> Result<Vec<String>, Usage> {
     let names: Vec<String> = shown.names.into_iter().map(|file| file.name).collect();
     if names.is_empty() || names.len() as u64 != files {
         return Err(Usage(format!(
-            "--cache {id} means all files of the dataset, which has {files}; the leader lists {} of them: name those that the job \
-             needs with --cache {id}/NAME",
+            "--cache {id} selects all {files} files of the dataset, but the leader lists only {} \
+             of them: select single files with --cache {id}/NAME",
             names.len()
         )));
     }
@@ -463,8 +465,12 @@ async fn input_files(
         files = done => files?,
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            Err(TimedOut::Unsent(format!("not all of {} was read within {after} (--timeout): nothing was sent to {}; a pipe is read \
-                until whoever writes to it closes it", args.files.join(" and "), args.leader)).into())
+            Err(TimedOut::Unsent(format!(
+                "not all of {} was read within {after} (--timeout): nothing was sent to {}; a pipe \
+                 is read until its writer closes it",
+                args.files.join(" and "),
+                args.leader
+            )).into())
         }
     }
 }
@@ -501,8 +507,8 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
     file.take(READ_BYTES_MAX + 1).read_to_end(&mut content).map_err(unreadable)?;
     if content.len() as u64 > READ_BYTES_MAX {
         return Err(Usage(format!(
-            "{shown} is not a regular file, and over {READ_BYTES_MAX} bytes ({}) come out of it: write it to a file first, \
-             which may have any size",
+            "{shown} is not a regular file and yields over {READ_BYTES_MAX} bytes ({}): write it \
+             to a file first; regular files may have any size",
             ByteSize(READ_BYTES_MAX)
         ))
         .into());

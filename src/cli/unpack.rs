@@ -108,10 +108,7 @@ fn unpack_bounded(
             .with_context(|| format!("cannot unpack {name:?} to {}", target.display()))?;
         if copied > left {
             dirfd::remove(&root, &safe).ok();
-            bail!(
-                "the job's archive inflates to more than {}, which is the limit",
-                ByteSize(bytes_max)
-            );
+            bail!("the job's archive inflates to more than the limit of {}", ByteSize(bytes_max));
         }
         left -= copied;
         make_executable(&file, entry.unix_mode())

@@ -232,15 +232,17 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let worker = open(args, is_cache_named, Exec::new(exec))?;
     check_link(&cache_dir, &args.work_dir, args.cache_link).map_err(|error| {
         Usage(format!(
-            "files cannot get from {} to {} as --cache-link says: {error}; put both on one file system that can, or \
-             use --cache-link auto",
+            "--cache-link does not work from {} to {}: {error}; put both on one file system that \
+             supports it, or use --cache-link auto",
             cache_dir.display(),
             args.work_dir.display()
         ))
     })?;
     clear(args);
     for name in args.pass_env.iter().filter(|name| std::env::var_os(name).is_none()) {
-        tracing::warn!("--pass-env {name}: it is not set here, so programs do not get it");
+        tracing::warn!(
+            "--pass-env {name}: not set in the worker's environment, so programs do not get it"
+        );
     }
     // One thread, which lives as long as the worker: programs that it launched are killed when it
     // ends.
@@ -251,7 +253,8 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
         let config = worker.config();
         if config.cache_only {
             let worker = config.cache_for.map_or("the classic worker on this host".to_owned(), |id| format!("worker {id}"));
-            tracing::info!(cache = %cache_dir.display(), "no jobs are taken: this worker keeps the cache for {worker}");
+            tracing::info!(cache = %cache_dir.display(),
+                "this worker takes no jobs: it manages the dataset cache for {worker}");
         }
         tracing::info!(id = %config.id, leader = %config.leader, patterns = ?config.patterns,
             max_par = config.parallel_max, exe_dir = %args.exe_dir.display(), "worker starts");
@@ -285,7 +288,7 @@ fn open(args: &WorkerArgs, is_cache_named: bool, exec: Exec) -> Result<Worker<Ex
     match Worker::new(config.clone(), exec.clone()) {
         Ok(worker) => Ok(worker),
         Err(ConfigError::Cache { text }) if !is_cache_named && !args.cache_only => {
-            tracing::warn!("{text}. This worker reads what is there, and is sent no datasets");
+            tracing::warn!("{text}. This worker uses the cache read-only and receives no datasets");
             let config = WorkerConfig { cache: None, ..config };
             Ok(Worker::new(config, exec).map_err(|error| Usage(error.to_string()))?)
         }
@@ -307,7 +310,7 @@ fn this_program() -> Option<PathBuf> {
     let found = link.exists().then(|| link.to_owned());
     if found.is_none() {
         tracing::warn!(
-            "there is no {}: if this worker is killed, its programs go on",
+            "there is no {}: if this worker is killed, its programs keep running",
             link.display()
         );
     }
@@ -383,7 +386,7 @@ fn make_programs(path: &Path, allowed: bool) -> Result<(), Usage> {
         true => Ok(()),
         false => check_programs(path).map_err(|error| {
             let Usage(text) = not_safe("exe", "--exe-dir", path, &error);
-            Usage(format!("{text}; what is put there is run with the rights of this worker"))
+            Usage(format!("{text}; programs put there run with the rights of this worker"))
         }),
     };
     check()?;
@@ -413,7 +416,7 @@ fn clear(args: &WorkerArgs) {
     match remove_abandoned(&args.work_dir) {
         Ok(Abandoned { removed, foreign }) => {
             if removed > 0 {
-                tracing::info!(count = removed, "removed old job directories that no worker uses");
+                tracing::info!(count = removed, "removed unused job directories");
             }
             if foreign > 0 {
                 tracing::info!(

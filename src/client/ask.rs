@@ -129,9 +129,8 @@ impl Questions {
         };
         open.bytes = open.bytes.saturating_add(answer.json.len());
         if open.bytes > QUESTION_ANSWER_BYTES_MAX {
-            let why = format!(
-                "it has over {QUESTION_ANSWER_BYTES_MAX} bytes, which is the limit: ask for less"
-            );
+            let why =
+                format!("it exceeds the limit of {QUESTION_ANSWER_BYTES_MAX} bytes: ask for less");
             return self.close(frame.corr_id, Err(bad(why)));
         }
         let part: Map<String, Value> = match serde_json::from_slice(answer.json) {

@@ -295,7 +295,8 @@ impl Driver {
             if self.up(conn).is_some_and(|up| up.mode == Mode::Classic) {
                 let leader = self.address(conn);
                 let text = format!(
-                    "the job's end: {leader} is taken for a classic leader, which cancels no job"
+                    "the job's end: {leader} is treated as a classic leader, which cannot cancel \
+                     jobs"
                 );
                 self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
             }
@@ -347,7 +348,8 @@ impl Driver {
                 Action::Send { conn, job, again } => self.send(conn, job, again),
                 Action::Moved { from, job } => {
                     let from = self.address(from);
-                    tracing::info!(%job, leader = %from, "the leader stays away: the job goes to another");
+                    tracing::info!(%job, leader = %from,
+                        "the leader remains unreachable: the job goes to another");
                     self.tell(job, JobEvent::Moved { from });
                 }
                 Action::Deliver(job) => self.deliver(job),
@@ -397,11 +399,14 @@ impl Driver {
             );
         }
         if let Some(what) = ignored {
-            tracing::warn!(job = %id, %leader, "the leader is taken for a classic one, which does not keep to all that the job asks for: {what}");
+            tracing::warn!(job = %id, %leader,
+                "treating the leader as a classic one, which does not support all options of the \
+                 job: {what}");
             self.tell(id, JobEvent::Ignored { leader: leader.clone(), what });
         }
         if again && classic {
-            tracing::info!(job = %id, %leader, "submitted again to a classic leader, which loses results of clients that are away");
+            tracing::info!(job = %id, %leader,
+                "submitted again to a classic leader, which drops results of disconnected clients");
             self.tell(id, JobEvent::ResultMayBeLost { leader });
         }
         self.send_cancel(conn, id);
@@ -589,7 +594,8 @@ impl Driver {
         self.arrived = Some(ending);
         self.handle(Event::Ended(id));
         if self.arrived.take().is_some() {
-            tracing::debug!(job = %id, late = self.dispatch.late(), "dropped a result that came late or is not ours");
+            tracing::debug!(job = %id, late = self.dispatch.late(),
+                "dropped a late result, or one of another client");
         }
         self.confirm(id);
     }

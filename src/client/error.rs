@@ -24,8 +24,8 @@ pub enum ClientError {
     },
     /// The job does not fit the one frame that carries it.
     #[error(
-        "the job takes {bytes} bytes on the wire beside its files; a frame takes at most {limit}: give it fewer or shorter \
-         arguments, or put what is large into a file"
+        "the job's request has {bytes} bytes without its files; a frame holds at most {limit}: use \
+         fewer or shorter arguments, or move large values into a file"
     )]
     TooLarge {
         /// The body its frame would have.
@@ -65,8 +65,8 @@ pub enum ClientError {
     JobIdInUse(Uuid),
     /// The leader is a classic one, or too old.
     #[error(
-        "the leader at {leader} does not know `{feature}`: it is a classic or an older one, or was too busy to answer the \
-         hello in time"
+        "the leader at {leader} does not support `{feature}`: it is a classic or older leader, or \
+         was too busy to answer the hello in time"
     )]
     NotSupported {
         /// Its address.
@@ -76,8 +76,9 @@ pub enum ClientError {
     },
     /// The leader took the connection, but did not answer the hello in the time given.
     #[error(
-        "no answer to the hello from {leader} within {waited}: the leader may be busy, or it looks like a classic one, which \
-         answers no questions: it tells no status, cancels no jobs, keeps no results or dead jobs to ask for, and no datasets"
+        "no answer to the hello from {leader} within {waited}: the leader may be busy, or a \
+         classic one, which does not support status, cancel, stored results, the dead-letter queue \
+         or datasets"
     )]
     NoWelcome {
         /// Its address.
@@ -106,7 +107,7 @@ pub enum ClientError {
         waited: Span,
     },
     /// Too many questions are waiting for an answer.
-    #[error("{limit} questions wait for an answer, which is the most: wait for some of them")]
+    #[error("{limit} questions wait for an answer, the limit: wait for some of the answers")]
     Busy {
         /// The limit.
         limit: usize,
@@ -198,8 +199,9 @@ pub enum JobError {
     /// It is not for a classic leader, and this one did not answer the hello: it may be one, or not
     /// have heard it.
     #[error(
-        "job {job} was not sent: {leader} took the connection, but has not answered the hello for {waited}: the line may be \
-         dead, the leader overloaded (try again, or give it more time with --connect-wait), or a classic one, and then {}",
+        "job {job} was not sent: {leader} accepted the connection, but has not answered the hello \
+         for {waited}: the connection may be dead, the leader overloaded (try again, or give it \
+         more time with --connect-wait), or a classic one, and then {}",
         refusal.text
     )]
     NoWelcome {

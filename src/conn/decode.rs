@@ -235,7 +235,7 @@ impl Session {
                 ))
             }
             (Role::Client { .. } | Role::Worker { .. }, other) => Ok(Inbound::Skipped(format!(
-                "{other} is not for a leader, or not from such a peer"
+                "{other} is not a frame for a leader, or not one of this kind of peer"
             ))),
         }
     }

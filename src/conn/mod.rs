@@ -67,8 +67,8 @@ pub enum SessionError {
     },
     /// The names of all peers that are connected take as much memory as they may.
     #[error(
-        "the names of those that are connected (client ids, patterns) take {held} bytes of the leader's memory, those of this one \
-         {bytes} more, and all may take {limit}: use shorter or fewer ones"
+        "names of connected peers (client ids, patterns) take {held} bytes of the leader's memory; \
+         this peer needs {bytes} more, and the limit is {limit}: use shorter or fewer names"
     )]
     NamesFull {
         /// Bytes of this one's.

@@ -140,8 +140,9 @@ pub enum Refusal {
     },
     /// The jobs that the leader holds have as long names as they may.
     #[error(
-        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes of its memory, those of this job \
-         {bytes} more, and all may take {limit}: wait, purge its dead-letter queue, or use shorter names"
+        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes \
+         of its memory; this job needs {bytes} more, and the limit is {limit}: wait, purge its \
+         dead-letter queue, or use shorter names"
     )]
     NamesFull {
         /// Bytes of this job's, and its children's.
@@ -153,8 +154,7 @@ pub enum Refusal {
     },
     /// A job for all workers, or for one that must be there, and there is none.
     #[error(
-        "no connected worker matches {key}, so there is none to deliver to: start one, or submit without --all or \
-         --require-worker"
+        "no connected worker matches {key}: start one, or submit without --all or --require-worker"
     )]
     NoWorker {
         /// What would have to match.
@@ -195,7 +195,7 @@ pub enum Refusal {
     },
     /// The leader is about to stop.
     #[error(
-        "the leader is about to stop and takes no new jobs: submit to another, or again when it is back"
+        "the leader is stopping and takes no new jobs: submit to another, or again when it is back"
     )]
     Draining,
 }
@@ -247,8 +247,8 @@ impl fmt::Display for Waiting {
             ),
             Waiting::NotStaged { key, why } => write!(
                 f,
-                "only classic workers match {key}, and its inputs do not get to one by the agent beside it: {why}; start a heft worker, or \
-                 wait"
+                "only classic workers match {key}, and the job's inputs cannot be staged through \
+                 an agent: {why}; start a heft worker, or wait"
             ),
             Waiting::NoDatasets { key, workers } => write!(
                 f,
@@ -286,9 +286,7 @@ pub enum Operated {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OperateError {
     /// No such job.
-    #[error(
-        "no job {job} is known here: it may have ended longer ago than results are kept, or never have come"
-    )]
+    #[error("job {job} is unknown here: its result may have expired, or it was never submitted")]
     Unknown { job: JobId },
     /// It has ended.
     #[error("job {job} has ended already")]

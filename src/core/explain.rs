@@ -108,37 +108,47 @@ pub enum WaitsFor {
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WaitsFor::BackOff { .. } => f.write_str("an attempt failed, and the next one is not due yet"),
+            WaitsFor::BackOff { .. } => {
+                f.write_str("an attempt failed; the next one is not due yet")
+            }
             WaitsFor::WorkerLacks { worker, lack, until: Some(_) } => {
-                write!(f, "worker {worker} {}: it is tried again, or another is", lack.text())
+                write!(f, "worker {worker} {}: it or another worker is tried next", lack.text())
             }
             WaitsFor::WorkerLacks { worker, lack, until: None } => {
-                write!(f, "worker {worker} {}: it waits for another one", lack.text())
+                write!(f, "worker {worker} {}: the job waits for another worker", lack.text())
             }
             WaitsFor::Agent => f.write_str(
-                "the agent beside a classic worker gets its datasets first, or its inputs, which become one; that takes its turn",
+                "an agent beside a classic worker first gets its datasets or its staged inputs",
             ),
-            WaitsFor::Client => f.write_str("its client, which still has to bring inputs"),
+            WaitsFor::Client => f.write_str("its client, which still has to send inputs"),
             WaitsFor::Cap { running, cap } => {
-                write!(f, "its client has {running} jobs at workers, and may have {cap}")
+                write!(f, "its client has {running} jobs at workers; its cap is {cap}")
             }
             WaitsFor::Data { worker, .. } => {
-                write!(f, "worker {worker} has no room, and has more of its datasets than those with room")
-            }
-            WaitsFor::Nearer { .. } => {
-                f.write_str(
-                    "it has waited for its datasets, and takes the first room that no job of its priority wants whose datasets \
-                     are there",
+                write!(
+                    f,
+                    "worker {worker} has no free slot, but holds more of its datasets than workers \
+                     with free slots"
                 )
             }
+            WaitsFor::Nearer { .. } => f.write_str(
+                "it has waited for its datasets; it takes the next free slot that no same-priority \
+                 job with local datasets wants",
+            ),
             WaitsFor::Worker => f.write_str("no connected worker matches its key"),
-            WaitsFor::CapableWorker => f.write_str("no connected worker that matches its key may have it"),
-            WaitsFor::Reader { kind } => {
-                write!(f, "a worker that takes {}: no connected worker that matches its key does", kind.text())
+            WaitsFor::CapableWorker => {
+                f.write_str("no connected worker that matches its key is eligible")
             }
-            WaitsFor::Room => f.write_str("no worker that may have it has room"),
-            WaitsFor::Stop => f.write_str("the leader is about to stop and gives nothing out"),
-            WaitsFor::Turn => f.write_str("it is in the queue, and its turn comes"),
+            WaitsFor::Reader { kind } => {
+                write!(
+                    f,
+                    "a worker that takes {}: no connected worker that matches its key does",
+                    kind.text()
+                )
+            }
+            WaitsFor::Room => f.write_str("no eligible worker has a free slot"),
+            WaitsFor::Stop => f.write_str("the leader is stopping and assigns no jobs"),
+            WaitsFor::Turn => f.write_str("it is queued and waits for its turn"),
         }
     }
 }
@@ -229,26 +239,26 @@ impl Verdict {
             Verdict::HasIt => "has it",
             Verdict::First => "gets it when its turn comes",
             Verdict::WaitedFor => "has its datasets, or most of them: the job waits for it",
-            Verdict::Possible => "could have it, and another is better",
-            Verdict::NoRoom => "could have it, and has no room",
+            Verdict::Possible => "eligible, but another worker is preferred",
+            Verdict::NoRoom => "eligible, but has no free slot",
             Verdict::DiskFull => "had no room on its disk for its inputs",
             Verdict::NoDirectory => "could not use its work directory",
-            Verdict::Silent => "has said nothing for longer than a lease",
+            Verdict::Silent => "has been silent for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
             Verdict::ByAgent => {
-                "can have it when the agent beside it holds its datasets, or its inputs, which become one"
+                "eligible once the agent beside it holds its datasets or its staged inputs"
             }
-            Verdict::NoTransfers => "takes no transfers, and the job comes as one",
+            Verdict::NoTransfers => "takes no transfers, and the job needs one",
             Verdict::CannotRead(PayloadKind::Request) => "takes no job requests",
             Verdict::CannotRead(PayloadKind::Folders) => {
                 "takes no files in folders or with \"..\" in their names, and the job has some"
             }
             Verdict::CannotRead(PayloadKind::Raw) => "takes no raw payloads, and the job is one",
             Verdict::NoDatasets => "cannot be sent its datasets, and does not have them",
-            Verdict::NoMatch => "did not ask for its key",
-            Verdict::ForAnother => "may not have it: it is for another worker",
-            Verdict::Ended => "need not have it: it has ended",
+            Verdict::NoMatch => "does not subscribe to its key",
+            Verdict::ForAnother => "not eligible: the job is for another worker",
+            Verdict::Ended => "not needed: the job has ended",
         }
     }
 }

@@ -250,7 +250,8 @@ impl Broker {
         }
         let run = lease.run;
         let why = format!(
-            "TIMEOUT: the job ran longer than its time limit of {} on a classic worker, which cannot be stopped and goes on with it",
+            "TIMEOUT: the job ran longer than its time limit of {} on a classic worker, which \
+             cannot be stopped and keeps running it",
             Span(limit)
         );
         self.propose(Record::Fail { at: self.now, job: id, run, why: why.into() });
@@ -274,7 +275,7 @@ impl Broker {
         } else {
             self.actions.push_back(Action::Close {
                 conn,
-                why: "the worker has said nothing for twice its lease",
+                why: "the worker has been silent for twice its lease",
             });
         }
     }

@@ -212,12 +212,12 @@ impl AttemptEnd {
         match self {
             AttemptEnd::TimedOut => "the worker did not answer in time",
             AttemptEnd::WorkerLost => "the worker was lost",
-            AttemptEnd::NotHeld => "the worker came back without it",
+            AttemptEnd::NotHeld => "the worker reconnected without the job",
             AttemptEnd::ResultLost => "result lost at worker",
-            AttemptEnd::GivenUp => "the worker gave it up",
-            AttemptEnd::InputsStalled => "the inputs did not come on in time",
+            AttemptEnd::GivenUp => "the worker gave up the job",
+            AttemptEnd::InputsStalled => "the inputs did not arrive in time",
             AttemptEnd::DiskFull => "the worker's disk is full",
-            AttemptEnd::InputsBad => "the inputs did not arrive whole at the worker",
+            AttemptEnd::InputsBad => "the inputs arrived damaged or incomplete at the worker",
             AttemptEnd::NoDirectory => "the worker cannot use its work directory",
         }
     }

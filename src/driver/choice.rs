@@ -64,7 +64,7 @@ impl Driver {
                 Err(why) if choice == Choice::Auto => (Kind::Portable, why),
                 Err(why) => {
                     return Err(format!(
-                        "--driver uring cannot be had: {why}; or use --driver portable"
+                        "--driver uring is unavailable: {why}; or use --driver portable"
                     ));
                 }
             },

@@ -166,7 +166,9 @@ impl<S: Socket> Hub<S> {
                 match place.read(at, len).await {
                     Ok(bytes) => outbox.was_read(bytes),
                     Err(error) => {
-                        warn!(peer = %self.leader.borrow().name(conn), "what waits for it cannot be read: {error}; cutting it off");
+                        warn!(peer = %self.leader.borrow().name(conn),
+                            "cannot read its frames that wait on disk: {error}; closing the \
+                             connection");
                         outbox.cut_off();
                         self.with_leader(|leader, now| leader.closed(now, conn));
                     }
@@ -426,7 +428,8 @@ impl<S: Socket> Hub<S> {
                     // sense.
                     if error.is_damage() || inlet.has_checksums() {
                         self.leader.borrow_mut().count_damaged();
-                        warn!(%addr, peer = %self.leader.borrow().name(conn), "{error}; what it carried comes again");
+                        warn!(%addr, peer = %self.leader.borrow().name(conn),
+                            "{error}; its data is sent again on a new connection");
                     }
                     return End::Garbled(error.to_string());
                 }

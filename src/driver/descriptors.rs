@@ -28,7 +28,7 @@ impl Descriptors {
             // Some systems have a limit below the one they tell.
             Err(error) => {
                 let now = Descriptors::judge(limit.current)?;
-                warn!("cannot raise the limit of open descriptors: {error}; going on with {now}");
+                warn!("cannot raise the limit of open descriptors: {error}; continuing with {now}");
                 Ok(now)
             }
         }
@@ -37,8 +37,9 @@ impl Descriptors {
     fn judge(limit: Option<u64>) -> Result<Self, String> {
         match limit {
             Some(few) if few < DESCRIPTORS_MIN => Err(format!(
-                "this process may have {few} descriptors open, and a leader needs at least {DESCRIPTORS_MIN} (one for \
-                 each connection, and about 20 of its own): raise the hard limit (ulimit -n, LimitNOFILE=)"
+                "this process may open {few} descriptors; a leader needs at least \
+                 {DESCRIPTORS_MIN} (one for each connection, and about 20 of its own): raise the \
+                 hard limit (ulimit -n, LimitNOFILE=)"
             )),
             enough => Ok(Descriptors(enough)),
         }

@@ -145,8 +145,9 @@ pub(super) async fn serve<S: Socket>(
                     if refused_since.is_none() {
                         refused_since = Some(Instant::now());
                         warn!(
-                            "cannot accept a connection: {error}; those that are open go on, new ones wait until some \
-                             close; raise the limit of open descriptors (ulimit -n, LimitNOFILE=)"
+                            "cannot accept a connection: {error}; open connections continue, new \
+                             ones wait until some close; raise the limit of open descriptors \
+                             (ulimit -n, LimitNOFILE=)"
                         );
                     }
                     tokio::time::sleep(ACCEPT_WAIT).await;
@@ -326,7 +327,8 @@ impl<S: Socket> Hub<S> {
             self.slow_changed.notify_one();
         }
         if let Some(waiting) = outbox.is_over_full() {
-            warn!(peer = %leader.name(conn), waiting, "too slow: it does not take what it is sent; cutting it off");
+            warn!(peer = %leader.name(conn), waiting,
+                "too slow: it does not read its frames; closing the connection");
             outbox.cut_off();
         }
         self.bound_answers(leader);
@@ -562,7 +564,7 @@ impl<S: Socket> Hub<S> {
         let Some(outbox) = self.outboxes.borrow().get(&conn).cloned() else { return };
         if !outbox.is_cut() {
             let name = self.leader.borrow().name(conn);
-            warn!(peer = %name, "it took nothing for {} s; cutting it off", idle.as_secs());
+            warn!(peer = %name, "it read nothing for {} s; closing the connection", idle.as_secs());
             outbox.cut_off();
             self.with_leader(|leader, now| leader.closed(now, conn));
         }

@@ -79,7 +79,9 @@ impl Pipes {
         if self.made.get() >= PIPES_MAX {
             return None;
         }
-        Pipe::new(self.made.clone()).inspect_err(|error| debug!("no pipe can be had: {error}")).ok()
+        Pipe::new(self.made.clone())
+            .inspect_err(|error| debug!("cannot create a pipe: {error}"))
+            .ok()
     }
 
     /// Gives a pipe back. One that is not empty is closed.

@@ -147,15 +147,16 @@ impl<S: Socket> Hub<S> {
         let name = self.leader.borrow().name(conn);
         match parked {
             Ok(()) => {
-                debug!(peer = %name, bytes, "it does not take what it is sent: that waits on the disk");
+                debug!(peer = %name, bytes, "it does not read its frames: they wait on disk");
                 self.with_leader(|leader, now| leader.parked(now, conn));
             }
             Err(_) if !unread::is_given_up(since.elapsed()) => return false,
             Err(error) => {
                 warn!(
                     peer = %name, bytes,
-                    "it has not taken what it was sent {} s ago, others wait for the memory that this takes, and it cannot wait \
-                     on the disk: {error}; cutting it off", since.elapsed().as_secs()
+                    "it has not read frames sent {} s ago, others wait for their memory, and they \
+                     cannot move to disk: {error}; closing the connection",
+                    since.elapsed().as_secs()
                 );
                 outbox.cut_off();
                 self.with_leader(|leader, now| leader.closed(now, conn));
@@ -178,7 +179,8 @@ impl<S: Socket> Hub<S> {
             drop(outboxes);
             warn!(
                 peer = %leader.name(conn), waiting = outbox.answers(), all,
-                "too many answers wait for peers that do not read them, and most for this one; cutting it off"
+                "too many unread answers wait for peers, most of them for this one; closing the \
+                 connection"
             );
             outbox.cut_off();
             leader.closed(self.now(), conn);

@@ -162,7 +162,7 @@ impl Passing {
         if removed > 0 {
             tracing::info!(
                 files = removed,
-                "removed spool files of an earlier leader from {}",
+                "removed spool files of a previous run from {}",
                 self.data.join(SPOOL).display()
             );
         }
@@ -174,7 +174,7 @@ impl Passing {
     fn leave(mut self) {
         if let Some(mut files) = self.files.take() {
             if let Err(error) = files.clear() {
-                tracing::warn!("spool files are left: {error}");
+                tracing::warn!("cannot remove spool files: {error}");
             }
             std::fs::remove_dir(self.data.join(SPOOL)).ok();
             std::fs::remove_file(self.data.join("lock")).ok();

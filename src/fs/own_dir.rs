@@ -36,13 +36,16 @@ const LINKS_MAX: usize = 40;
 /// Why a directory is not one's own.
 #[derive(Debug, Error)]
 pub(crate) enum SharedDir {
-    #[error("{} belongs to user {owner}, and this is user {user}: its owner could lead what is written there elsewhere", path.display())]
+    #[error("{} belongs to user {owner}, and this is user {user}: its owner could redirect files \
+             written there", path.display())]
     Owner { path: PathBuf, owner: u32, user: u32 },
-    #[error("others may write to {} (its mode is {mode:04o}): they could lead what is written there elsewhere", path.display())]
+    #[error("others may write to {} (its mode is {mode:04o}): they could redirect files written \
+             there", path.display())]
     Writable { path: PathBuf, mode: u32 },
-    #[error("{} is a link that belongs to user {owner}, and this is user {user}: its owner could make it lead elsewhere", path.display())]
+    #[error("{} is a link that belongs to user {owner}, and this is user {user}: its owner could \
+             redirect it", path.display())]
     Link { path: PathBuf, owner: u32, user: u32 },
-    #[error("{} is {found}, and {due} is to be there: somebody else put it there; remove it", path.display())]
+    #[error("{} is {found}, but must be {due}: somebody else made it; remove it", path.display())]
     Other { path: PathBuf, found: &'static str, due: &'static str },
     #[error("cannot make {}: {source}", path.display())]
     Make { path: PathBuf, source: io::Error },

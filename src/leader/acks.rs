@@ -27,7 +27,7 @@ impl Leader {
         let AckBody { job, named, says, parts, payload } = body;
         let outcome = match says {
             AckSays::Result { .. } if !is_foreign && !self.are_here(job, &parts) => {
-                warn!(%job, "a result names a blob that has not come whole");
+                warn!(%job, "a result names an incomplete blob");
                 Outcome::ResultLost
             }
             AckSays::Result { ok } => {
@@ -79,7 +79,8 @@ impl Leader {
         let count = self.counters.acks_refused;
         if count <= REFUSALS_LOGGED_MAX || count.is_power_of_two() {
             warn!(peer = %self.name(conn), %job, count,
-                "a result does not count: its worker was never given this job, or not in this run; the job goes on");
+                "ignored a result: its worker was never assigned this job, or not in this run; the \
+                 job continues");
         } else {
             debug!(peer = %self.name(conn), %job, count, "a result does not count");
         }

@@ -117,7 +117,8 @@ impl Leader {
             }
             Question::BlobVerify(ask::BlobVerify { blob }) => match blob {
                 blob if !self.relay.knows(blob) => {
-                    let text = format!("no blob {blob} is known here: `heft blob ls` lists them");
+                    let text =
+                        format!("blob {blob} is unknown here: `heft blob ls` lists all blobs");
                     self.answer_error(&by, &text);
                 }
                 blob if !self.relay.has_file(blob) => {
@@ -298,8 +299,8 @@ impl Leader {
         };
         let waits = match self.results_waiting() {
             0 => waits,
-            1 => format!("{waits}the result of 1 job is among what waits; "),
-            results => format!("{waits}the results of {results} jobs are among what waits; "),
+            1 => format!("{waits}the result of 1 job is among them; "),
+            results => format!("{waits}the results of {results} jobs are among them; "),
         };
         let first =
             self.relay.first_in_words().map(|first| format!("Uploads wait behind {first}. "));
@@ -307,12 +308,13 @@ impl Leader {
         let fill = self.relay.fill();
         let datasets = match self.broker.state().dataset_count() {
             0 => "",
-            _ => "if datasets that nobody needs are removed (`heft dataset HOST:PORT rm`), ",
+            _ => "remove unneeded datasets (`heft dataset HOST:PORT rm`), ",
         };
         Some(format!(
-            "{waits}{} of {} are free, and {} are kept for the log and for results (--disk-reserve). {} are large files and results \
-             that the leader keeps. {first}It helps if jobs end or are cancelled (`heft cancel`), if results that nobody has yet are fetched \
-             (`heft result get`), {datasets}if others free space on that disk, or if the leader gets a larger one (--data)",
+            "{waits}{} of {} are free, and {} are reserved for the log and for results \
+             (--disk-reserve). {} are large files and results of the leader. {first}To make room, \
+             wait for jobs to end or cancel them (`heft cancel`), fetch results (`heft result \
+             get`), {datasets}free space on that disk, or give the leader a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),
             ByteSize(room.reserve),

@@ -163,7 +163,8 @@ impl Leader {
         let (held, room) = (self.relay.fill().bytes, self.config.relay.spool_bytes_max);
         if held.saturating_add(bytes) > room {
             return Err(format!(
-                "the dataset has {}, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                "the dataset has {}, and the leader holds {} of at most {} (--spool-max): remove \
+                 datasets, or raise the limit",
                 ByteSize(bytes),
                 ByteSize(held),
                 ByteSize(room)
@@ -295,7 +296,7 @@ impl Leader {
     /// There is no dataset of a job's inputs: its client hears why.
     pub(super) fn not_staged(&mut self, NotStaged { job, why, again }: NotStaged) {
         if self.broker.state().job(job).is_some_and(waits_for_dataset) {
-            warn!(%job, again, "no dataset is made of a job's inputs, so no classic worker can have it: {why}");
+            warn!(%job, again, "cannot stage a job's inputs for a classic worker: {why}");
         }
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }

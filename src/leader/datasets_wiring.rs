@@ -357,7 +357,7 @@ impl Leader {
         self.relay_on();
         if packs.iter().any(|(pack, _)| !self.relay.knows(*pack)) {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));
-            return Err("the leader's disk did not keep its contents".to_owned());
+            return Err("the leader's disk could not store its contents".to_owned());
         }
         Ok(())
     }

@@ -35,8 +35,7 @@ impl Leader {
         // While its result waited its time may have been over, and it may have been submitted
         // again.
         let Some(job) = self.broker.state().job(id) else {
-            let text =
-                "the result was kept until now, and is not any more (--result-ttl)".to_owned();
+            let text = "the result has expired (--result-ttl)".to_owned();
             self.refuse(conn, id, RefusalText::new(Reason::UNKNOWN, text));
             return None;
         };

@@ -81,7 +81,7 @@ impl Leader {
                 LogAction::Trouble(trouble) => {
                     match trouble {
                         Some(trouble) => {
-                            error!("{trouble}; jobs wait until it takes more");
+                            error!("{trouble}; jobs wait until it can be written");
                             self.outputs.push_back(Output::Disk(DiskOp::MakeRoom));
                         }
                         None => warn!("the log can be written again"),

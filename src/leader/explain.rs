@@ -89,7 +89,7 @@ impl Leader {
         let why = self.datasets.unheld(&self.facts(), last.worker, job.datasets())?;
         Some(Waits {
             what: WaitsFor::WorkerCache,
-            text: format!("worker {} {why}; it is tried again, or another is", last.worker),
+            text: format!("worker {} {why}; it or another worker is tried next", last.worker),
             worker: Some(last.worker.to_string()),
             waited_ms: None,
             left_ms: until

@@ -85,13 +85,14 @@ impl LargeFrames {
             Some("it is not for a leader, or not from such a peer".to_owned())
         } else if needed > room {
             Some(format!(
-                "its contents have about {needed} bytes, and the leader's spool takes {room} (--spool-max)"
+                "its contents have about {needed} bytes; the leader's spool holds at most {room} \
+                 (--spool-max)"
             ))
         } else {
             disk.map(|room| {
                 format!(
-                    "its contents have about {needed} bytes, and the leader's disk has room for {room} at the most: give the leader \
-                     a larger one (--data)"
+                    "its contents have about {needed} bytes; the leader's disk has room for at \
+                     most {room}: give the leader a larger one (--data)"
                 )
             })
         };
@@ -167,7 +168,7 @@ impl LargeFrames {
             return Some((conn, apart));
         }
         blobs.iter().for_each(|blob| relay.forget(*blob));
-        let why = "the leader's disk did not keep its contents: submit it again";
+        let why = "the leader's disk could not store its contents: submit it again";
         // The request names the job, not the frame (M17).
         let job = JobRequest::parse(&body.payload).map_or(body.msg_id, |request| request.job_id);
         Some((conn, refused(JobId(job), body.payload.len() as u64, why)))
@@ -189,9 +190,7 @@ impl LargeFrames {
             BulkOf::CachePut { request, subject } => {
                 let put = residue.and_then(|residue| parse(&residue));
                 let put = put.map_err(|why| {
-                    format!(
-                        "the put came in a frame of {bytes} bytes, which cannot be taken: {why}"
-                    )
+                    format!("the put's frame of {bytes} bytes cannot be accepted: {why}")
                 });
                 let maker = Box::new(maker.unwrap_or_else(|| PackWriter::new(make_id())));
                 (Vec::new(), Apart::CachePut { request, subject, put, maker })
@@ -342,7 +341,8 @@ fn ack(
             warn!(%job, bytes, "the result of a classic worker cannot be read: {why}");
             let mut failed = JobResult::new(job.0, "", "", JobStatus::Failed);
             failed.stderr = format!(
-                "heft: the worker's result came in a frame of {bytes} bytes, which cannot be taken: {why}"
+                "heft: the result's frame of {bytes} bytes from the worker cannot be accepted: \
+                 {why}"
             );
             failed
         }
@@ -407,7 +407,7 @@ fn parse<M: JsonModel>(residue: &Residue) -> Result<M, String> {
 }
 
 fn refused(job: JobId, bytes: u64, why: &str) -> Apart {
-    let text = format!("the job came in a frame of {bytes} bytes, which cannot be taken: {why}");
+    let text = format!("the job's frame of {bytes} bytes cannot be accepted: {why}");
     Apart::Refused { job, text }
 }
 
@@ -648,7 +648,7 @@ mod tests {
         let mut rig = Rig::new(false);
         rig.frames.spool_bytes_max = 1_000_000;
         let text = refused(rig.takes(submit(), &job()));
-        assert!(text.contains("the leader's spool takes 1000000 (--spool-max)"), "{text}");
+        assert!(text.contains("the leader's spool holds at most 1000000 (--spool-max)"), "{text}");
         assert_eq!(rig.blobs(), 0);
 
         let mut rig = Rig::new(false);
@@ -671,7 +671,7 @@ mod tests {
             |whole: Vec<u8>| [&whole[..2_500_000], b"!".as_slice(), &whole[2_500_000..]].concat();
         let mut rig = Rig::new(false);
         let text = refused(rig.takes(submit(), &broken(job())));
-        assert!(text.contains("which cannot be taken: "), "{text}");
+        assert!(text.contains(" bytes cannot be accepted: "), "{text}");
         assert_eq!(rig.blobs(), 0);
         let parts = rig.takes(BulkOf::Ack { job: JOB }, &broken(result()));
         assert!(matches!(parts, Some(Apart::Parts { parts, .. }) if parts.is_empty()));
@@ -699,7 +699,7 @@ mod tests {
         };
         assert_eq!(job, JOB, "its client waits for the job that the request names, not the frame");
         assert!(
-            text.ends_with("the leader's disk did not keep its contents: submit it again"),
+            text.ends_with("the leader's disk could not store its contents: submit it again"),
             "{text}"
         );
     }

@@ -38,11 +38,10 @@ pub(super) fn result_of(
                 return stored;
             }
             let key = Key::Result(*stored);
-            let why = store.why_lost(key).unwrap_or("it is not held any more");
+            let why = store.why_lost(key).unwrap_or("it is no longer held");
             let ended = if *ok { "OK" } else { "FAILED" };
-            result.stderr = format!(
-                "heft: the job ended {ended}, and its result cannot be read any more: {why}"
-            );
+            result.stderr =
+                format!("heft: the job ended {ended}, but its result can no longer be read: {why}");
             // FAILED all the same: whoever knows nothing of lost results must not take it for one.
             if announced {
                 let (part, why) = (WHOLE_RESULT.to_owned(), why.to_owned());
@@ -66,7 +65,8 @@ pub(super) fn result_of(
             result.stdout = lines.text;
             if lines.unlisted > 0 {
                 result.stderr = format!(
-                    "heft: the job went to {} workers; {} of them have no line here, as a result lists no more than fit a frame",
+                    "heft: the job went to {} workers; {} of them are not listed here, because the \
+                     list must fit a frame",
                     job.children.len(),
                     lines.unlisted
                 );
@@ -145,8 +145,8 @@ pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
 pub(super) fn with_results_apart(whole: Summed, job: JobId, address: &str) -> Summed {
     let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     result.stderr.push_str(&format!(
-        "\nheft: what does not fit this connection's frames of {} bytes is kept at the leader: fetch the results of all workers \
-         with `heft result get {address} {job} --out DIR`",
+        "\nheft: results that exceed this connection's frames of {} bytes are kept at the leader: \
+         fetch the results of all workers with `heft result get {address} {job} --out DIR`",
         chunking::limits::FRAME_BODY_BYTES_MAX
     ));
     result.to_json().into()

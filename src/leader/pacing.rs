@@ -189,7 +189,8 @@ impl Pacing {
             return Ok(());
         }
         Err(format!(
-            "too many questions wait: {waiting}, and {ANSWERS_WAITING_MAX} may: read the answers first, then ask again"
+            "too many questions wait: {waiting}, and the limit is {ANSWERS_WAITING_MAX}: read the \
+             answers first, then ask again"
         ))
     }
 

@@ -182,8 +182,8 @@ impl Questions {
             QuestionEvent::Operated { token, answer } => self.operated(token, answer),
             QuestionEvent::LogStuck { trouble } => {
                 let text = format!(
-                    "{trouble}; what was asked for is not certain yet, and is done as soon as there is room, unless the leader is \
-                     stopped before: see `heft status`"
+                    "{trouble}; the request is not durable yet: it completes when there is room, \
+                     unless the leader stops first; see `heft status`"
                 );
                 for (_, by) in std::mem::take(&mut self.operations) {
                     self.answer(by, Err(text.clone()));
@@ -222,7 +222,8 @@ impl Questions {
         let waiting = self.waiting.get(&by.conn).copied().unwrap_or(0);
         if waiting >= QUESTIONS_WAITING_MAX {
             let text = format!(
-                "{waiting} questions of this connection wait for their answers, and {QUESTIONS_WAITING_MAX} may: ask again when some have come"
+                "{waiting} questions of this connection wait for their answers; the limit is \
+                 {QUESTIONS_WAITING_MAX}: ask again when some have arrived"
             );
             return self.fail(by, &text);
         }
@@ -304,7 +305,7 @@ impl Questions {
                 self.actions.push_back(QuestionAction::Sweep { lister, listed })
             }
             (Err(error), Lister::Own) => {
-                warn!("files that nothing refers to are not looked for: {error}")
+                warn!("cannot look for orphaned files: {error}")
             }
             (Err(error), Lister::Asked { by, .. }) => self.answer(by, Err(error)),
         }
@@ -465,7 +466,7 @@ mod tests {
             panic!("an error")
         };
         assert!(
-            *told == by && json.contains("the disk is full; what was asked for is not certain"),
+            *told == by && json.contains("the disk is full; the request is not durable yet"),
             "{json}"
         );
         let answer = Ok(Operated::Purged { jobs: 3 });

@@ -162,7 +162,9 @@ impl Leader {
             return Err(damage.to_string());
         }
         let Some(digest) = map.seal.filter(|_| map.is_whole()) else {
-            return Err(format!("blob {id} was taken, and its map says that it is not whole"));
+            return Err(format!(
+                "blob {id} was acknowledged, but its map says that it is incomplete"
+            ));
         };
         self.relay.restore(id, map.open, plan, map.chunks, Some(digest));
         Ok(())
@@ -201,10 +203,7 @@ impl Leader {
             }
         }
         if left > 0 {
-            info!(
-                blobs = left,
-                "files of blobs that nothing refers to are collected after a while"
-            );
+            info!(blobs = left, "orphaned blob files are collected after a while");
         }
     }
 }

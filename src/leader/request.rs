@@ -58,8 +58,8 @@ pub(super) fn submission(
     let names = request.map_or(FileNames::Plain, file_names);
     if datasets.len() > DATASETS_PER_JOB_MAX {
         return Err(format!(
-            "the job names {} datasets and may name at most {DATASETS_PER_JOB_MAX}: put files that are used together into \
-             one dataset",
+            "the job names {} datasets; the limit is {DATASETS_PER_JOB_MAX}: put files that are \
+             used together into one dataset",
             datasets.len()
         ));
     }

@@ -170,7 +170,7 @@ impl Leader {
     /// another pack has, too.
     fn forget_orphans(&mut self) {
         for blob in self.datasets.orphans(self.now, &self.facts()) {
-            info!(%blob, "removed a pack that no dataset needs: others wait for its room");
+            info!(%blob, "removed an unused pack to make room");
             self.dataset_event(DatasetEvent::Unwanted { blob });
         }
         self.act_once();

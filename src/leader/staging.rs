@@ -303,7 +303,7 @@ pub(super) fn files_to_stage(
         request.files.iter().find(|file| !is_for_classic(file, job.submission.names))
     {
         return Err(format!(
-            "the file \"{}\" is none that a classic worker takes",
+            "a classic worker does not accept the file \"{}\"",
             file.name.escape_debug()
         ));
     }
@@ -319,7 +319,8 @@ pub(super) fn files_to_stage(
     let body = Session::assign_body_len(job.submission.key.as_str(), written.len());
     if body > FRAME_BODY_BYTES_MAX as usize {
         return Err(format!(
-            "what is left of the request takes a frame of {body} bytes, and a classic worker takes {FRAME_BODY_BYTES_MAX}"
+            "the request without its files needs a frame of {body} bytes; a classic worker takes \
+             at most {FRAME_BODY_BYTES_MAX}"
         ));
     }
     let files = names.into_iter().zip(blobs);

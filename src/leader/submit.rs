@@ -106,7 +106,8 @@ impl Leader {
         self.too_large(&submission, sent_bytes).map_or(Ok(()), Err)?;
         if self.log.is_durable() && self.broker.is_withdrawing(job) {
             // The log is about to forget its payload, and a new one would go with it.
-            let text = "the job's inputs did not come in time, and it is just being dropped: submit it again";
+            let text =
+                "the job's inputs did not arrive in time, and it is being dropped: submit it again";
             return Err(RefusalText::new(Reason::BUSY, text.to_owned()));
         }
         // A job that is known has its payload, or has ended and needs none.
@@ -133,8 +134,8 @@ impl Leader {
         let limit = u64::from(FRAME_BODY_BYTES_MAX);
         if body > limit {
             let text = format!(
-                "the job takes a frame of {body} bytes to a worker; a frame has at most {limit}: make it smaller by {} \
-                 bytes",
+                "the job needs a frame of {body} bytes to a worker; the limit is {limit}: make it \
+                 smaller by {} bytes",
                 body - limit
             );
             return Some(RefusalText::too_large(body, limit, text));
@@ -145,7 +146,8 @@ impl Leader {
         );
         (value > limit).then(|| {
             let text = format!(
-                "the leader holds {} bytes of jobs that have not ended and takes at most {limit}: wait until some have",
+                "the leader holds {} bytes of unfinished jobs; the limit is {limit}: wait until \
+                 some have ended",
                 self.payloads.held.input_bytes()
             );
             RefusalText::numbers(Reason::SPOOL_FULL, value, limit, text)
@@ -156,7 +158,7 @@ impl Leader {
     /// comes.
     fn cannot_log(&mut self, bytes: usize) -> Option<RefusalText> {
         if let Some(trouble) = self.log.trouble() {
-            let text = format!("{trouble}; submit the job again when it takes more");
+            let text = format!("{trouble}; submit the job again when there is room");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
         if let Some(short) = self.relay.no_room_for_jobs(bytes as u64) {
@@ -169,7 +171,8 @@ impl Leader {
             (self.payloads.held.unlogged_bytes().saturating_add(bytes as u64), UNLOGGED_BYTES_MAX);
         (self.log.is_durable() && value > limit).then(|| {
             let text = format!(
-                "{value} bytes of jobs and results wait for the leader's disk, and at most {limit} may: submit the job again later"
+                "{value} bytes of jobs and results wait for the leader's disk; the limit is \
+                 {limit}: submit the job again later"
             );
             RefusalText::numbers(Reason::BUSY, value, limit, text)
         })
@@ -199,7 +202,7 @@ impl Leader {
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(Input { payload, from_ours }) = self.payloads.held.input(owner) else {
-            warn!(job = %id, "the payload of a job is not held any more; its lease will run out");
+            warn!(job = %id, "the payload of a job is no longer held; its lease will expire");
             return None;
         };
         let is_classic = self.peers.get(conn).is_some_and(|session| !session.is_announced());

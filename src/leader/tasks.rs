@@ -224,7 +224,8 @@ impl Leader {
                 self.broker.handle(self.now, Event::Delivered { job, run });
             }
             None => {
-                debug!(%job, peer = %self.name(conn), "a receipt for a result that was not sent here, or is confirmed")
+                debug!(%job, peer = %self.name(conn),
+                    "ignored a receipt for a result that was not sent here or is already confirmed")
             }
         }
     }

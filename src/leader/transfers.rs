@@ -28,7 +28,7 @@ use super::relay::{Linger, Memory, Relay, Spliced, Starts};
 use crate::core::ids::Micros;
 
 /// Why a part of a result is not here, if nobody noted why: the leader's log has it.
-const UNKNOWN_LOSS: &str = "it could not be read; the leader's own output says why";
+const UNKNOWN_LOSS: &str = "it could not be read; see the leader's log";
 
 /// Result parts one attempt may bring: an archive and two outputs, and parts it began in a previous
 /// run.
@@ -223,13 +223,14 @@ impl Leader {
         blobs: &[(BlobId, String, u64)],
     ) -> Result<(), RefusalText> {
         if !self.takes_transfers(conn) {
-            let text = "the job names blobs, and this connection did not announce transfers: send contents inline";
+            let text = "the job names blobs, but this connection did not announce transfers: send \
+                        contents inline";
             return Err(RefusalText::invalid(text.to_owned()));
         }
         if blobs.len() > TRANSFERS_MAX {
             let text = format!(
-                "the job has {} files that go as transfers, and a connection takes at most {TRANSFERS_MAX}: pack them \
-                 into fewer files",
+                "the job has {} files to transfer; the limit of a connection is {TRANSFERS_MAX}: \
+                 pack them into fewer files",
                 blobs.len()
             );
             return Err(RefusalText::too_large(blobs.len() as u64, TRANSFERS_MAX as u64, text));
@@ -241,7 +242,7 @@ impl Leader {
                 .map_err(|error| RefusalText::invalid(format!("input file \"{name}\": {error}")))?;
             if self.relay.knows(*id) || !ids.insert(*id) {
                 let text = format!(
-                    "input file \"{name}\" names the blob {id}, which is another one's: use a new id"
+                    "input file \"{name}\" names the blob {id}, but that id is in use: use a new id"
                 );
                 return Err(RefusalText::invalid(text));
             }
@@ -252,15 +253,15 @@ impl Leader {
         let bytes = blobs.iter().fold(0, |sum: u64, (_, _, size)| sum.saturating_add(*size));
         if bytes > room && (to_all || self.config.relay.durable) {
             let text = format!(
-                "the job's input files have {bytes} bytes, and the leader keeps at most {room}: raise its --spool-max, or send less \
-                 with one job"
+                "the job's input files have {bytes} bytes; the leader keeps at most {room}: raise \
+                 its --spool-max, or send less with one job"
             );
             return Err(RefusalText::too_large(bytes, room, text));
         }
         if let Some(room) = self.relay.disk_bytes_max(Class::Upload).filter(|room| bytes > *room) {
             let text = format!(
-                "the job's input files have {bytes} bytes, and the leader's disk has room for {room}: give it a larger one (--data), or \
-                 send less with one job"
+                "the job's input files have {bytes} bytes; the leader's disk has room for {room}: \
+                 give it a larger one (--data), or send less with one job"
             );
             return Err(RefusalText::too_large(bytes, room, text));
         }
@@ -630,12 +631,12 @@ impl Leader {
                     // to say.
                     return;
                 }
-                info!(%worker, %job, %reason, "a worker does not take an input: {text}");
+                info!(%worker, %job, %reason, "a worker refused an input: {text}");
                 let why = match reason {
                     Reason::DISK_FULL => AttemptEnd::DiskFull,
                     Reason::NO_DIRECTORY => AttemptEnd::NoDirectory,
                     Reason::BAD_DIGEST | Reason::INVALID => {
-                        let text = format!("worker {worker} does not take it: {text}");
+                        let text = format!("worker {worker} refused it: {text}");
                         return self.inputs_failed(job, reason, &text);
                     }
                     _ => AttemptEnd::InputsBad,
@@ -666,7 +667,7 @@ impl Leader {
                 self.inputs_failed(
                     job,
                     Reason::IO,
-                    "the leader has lost it, and its client does not send it",
+                    "the leader has lost it, and its client does not send it again",
                 );
             }
             return;
@@ -684,7 +685,7 @@ impl Leader {
     }
 
     fn blob_failed(&mut self, blob: BlobId, owner: JobId, reason: Reason, text: String) {
-        warn!(%blob, job = %owner, %reason, "a blob cannot be had: {text}");
+        warn!(%blob, job = %owner, %reason, "a blob is unavailable: {text}");
         if !self.blobs.inputs(owner).contains(&blob) {
             self.blobs.take_coming(owner, |_, part| part == blob);
             self.relay.forget(blob);
@@ -699,10 +700,10 @@ impl Leader {
         if let Some(job) = self.broker.state().job(id).filter(|job| job.is_announced())
             && let Some(conn) = self.broker.submitter_of(id, &job.submission.client)
         {
-            let text = format!("an input did not arrive whole: {text}");
+            let text = format!("an input arrived damaged or incomplete: {text}");
             self.refuse(conn, id, RefusalText::new(reason, text));
         }
-        let why: Arc<str> = format!("an input cannot be had ({reason}): {text}").into();
+        let why: Arc<str> = format!("an input is unavailable ({reason}): {text}").into();
         self.broker.handle(self.now, Event::InputsFailed { job: id, why });
     }
 }

@@ -33,7 +33,7 @@ impl Leader {
 
     fn why_result_waits(&self, part: WaitingPart) -> String {
         format!(
-            "the job has run, and its result waits at the worker: {}",
+            "the job has finished, and its result waits at the worker: {}",
             self.relay.why_it_waits(part)
         )
     }
@@ -57,8 +57,9 @@ impl Leader {
         let bytes = others.fold(open.size, u64::saturating_add);
         (bytes > room && !self.relay.has_arrived(id)).then(|| {
             let text = format!(
-                "the large parts of the job's result have {bytes} bytes, and the leader's disk has room for {room} at the most: give \
-                 the leader a larger one (--data), or have the job leave less"
+                "the large parts of the job's result have {bytes} bytes; the leader's disk has \
+                 room for at most {room}: give the leader a larger one (--data), or make the \
+                 result smaller"
             );
             RefusalText::too_large(bytes, room, text)
         })

@@ -230,7 +230,8 @@ impl AwaitedWelcome {
 pub(super) fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> String {
     let (waited, wait_max) = (Span::rounded(waited), Span::rounded(wait_max));
     format!(
-        "{leader} has not answered the hello for {waited}; it is a heft leader, and is waited for up to {wait_max}"
+        "{leader} is a heft leader, but has not answered the hello for {waited}; waiting up to \
+         {wait_max}"
     )
 }
 
@@ -238,8 +239,8 @@ pub(super) fn unanswered(leader: &str, waited: Duration, wait_max: Duration) -> 
 pub(crate) fn silent(leader: &str, waited: Duration) -> String {
     let waited = Span::rounded(waited);
     format!(
-        "{leader} took the connection {waited} ago and has sent nothing since: it is a classic leader with nothing to say, it is \
-         overloaded, or the line is dead; trying another connection beside this one"
+        "{leader} accepted the connection {waited} ago and has sent nothing since: it is an idle \
+         classic leader, it is overloaded, or the connection is dead; trying a second connection"
     )
 }
 
@@ -247,7 +248,8 @@ pub(crate) fn silent(leader: &str, waited: Duration) -> String {
 pub(crate) fn dead_line(leader: &str, waited: Duration) -> String {
     let waited = Span::rounded(waited);
     format!(
-        "{leader} answers on another connection, but has sent nothing on this one for {waited}: the line is dead"
+        "{leader} answers on a second connection, but has sent nothing on the first for {waited}: \
+         the first is dead"
     )
 }
 

@@ -59,9 +59,7 @@ pub enum LinkError {
     #[error("the connection to the leader is dead: {0}")]
     Dead(#[from] Dead),
     /// The leader got another hello than was sent.
-    #[error(
-        "a bit of our hello was turned over on its way to the leader, which took it for another; it is said again"
-    )]
+    #[error("the hello was damaged on its way to the leader, which misread it; it is sent again")]
     HelloDamaged,
     /// The connection has ended.
     #[error("the connection to the leader is closed")]
@@ -172,7 +170,7 @@ async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
             (before, since) = (now, std::time::Instant::now());
         } else if since.elapsed() >= stall {
             tracing::warn!(
-                "the leader took nothing for {} s; the connection is given up",
+                "the leader read nothing for {} s; closing the connection",
                 stall.as_secs()
             );
             // Who reads and who writes finds out.

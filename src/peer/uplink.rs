@@ -491,18 +491,21 @@ impl Uplink {
                 silent(&leader, waited)
             }
             Silence::GiveUp { waited } => {
-                let without =
-                    if holds_work { ", without what it holds for the other one" } else { "" };
+                let without = if holds_work {
+                    ", without the work it holds for the previous leader"
+                } else {
+                    ""
+                };
                 let why = format!(
-                    "{leader} took the connection, but did not answer the hello within {}; if a classic leader has taken \
-                     its place, start anew{without}",
+                    "{leader} accepted the connection, but did not answer the hello within {}; if \
+                     a classic leader has taken its place, restart this program{without}",
                     Span::rounded(waited)
                 );
                 return Some(self.lose(why));
             }
             Silence::Dead { waited } => {
                 let why = dead_line(&leader, waited);
-                tracing::warn!("{why}; making another");
+                tracing::warn!("{why}; opening a new connection");
                 return Some(self.lose(why));
             }
         };

@@ -71,8 +71,9 @@ pub enum StoreError {
     },
     /// A file of another kind, or of nothing we know.
     #[error(
-        "{file} does not begin with the marker of a {kind} ({expected:02X?}), but with {found:02X?}: it is not a file of heft's, or \
-         damaged at offset 0; look at it with `heft-tools log verify {root}`"
+        "{file} does not begin with the marker of a {kind} ({expected:02X?}), but with \
+         {found:02X?}: it is not a heft file, or it is damaged at offset 0; check it with \
+         `heft-tools log verify {root}`"
     )]
     Marker {
         file: String,
@@ -118,8 +119,8 @@ pub enum StoreError {
     },
     /// Something in the middle of a file is not as it was written.
     #[error(
-        "{file} is damaged at offset {offset}: {what}; nothing was changed. Look at it with `heft-tools log verify {root}`, and \
-         bring the file back from a copy"
+        "{file} is damaged at offset {offset}: {what}; nothing was changed. Check it with \
+         `heft-tools log verify {root}`, and restore the file from a backup"
     )]
     Damage {
         file: String,
@@ -131,7 +132,8 @@ pub enum StoreError {
     },
     /// Records are missing between two files.
     #[error(
-        "the log in {root} lacks the records {which}: the file {file} is missing; bring it back from a copy"
+        "the log in {root} lacks the records {which}: the file {file} is missing; restore it from \
+         a backup"
     )]
     MissingSegment {
         /// The data directory.
@@ -142,8 +144,8 @@ pub enum StoreError {
     },
     /// The snapshot knows more than the log.
     #[error(
-        "the snapshot {file} stands at record {snapshot}, and the log in {root} ends at {log}: the newest part of the log is \
-         missing; bring it back from a copy"
+        "the snapshot {file} stands at record {snapshot}, and the log in {root} ends at {log}: the \
+         newest part of the log is missing; restore it from a backup"
     )]
     SnapshotAhead {
         /// The data directory.
@@ -236,8 +238,7 @@ pub fn read_header(
     let found = i32::from_be_bytes(*version);
     if read >= VERSION_END && found != VERSION {
         if is_of_this_version(bytes) {
-            let what =
-                format!("it says that it has version {found}, and all the rest says {VERSION}");
+            let what = format!("it says version {found}, and all the rest says {VERSION}");
             return Err(StoreError::damage(disk, path, 4, what));
         }
         let hint = match found {

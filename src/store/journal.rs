@@ -211,7 +211,10 @@ impl Journal {
             Ok(Rotated::No) => {}
             Ok(Rotated::NoRoom(error)) => {
                 if !std::mem::replace(&mut self.no_segment, true) {
-                    tracing::warn!("the log goes on in its last segment: {}", self.explain(&error));
+                    tracing::warn!(
+                        "cannot begin a new segment of the log; continuing in the last one: {}",
+                        self.explain(&error)
+                    );
                 }
             }
             Err(error) => return self.fail(&error, done),
@@ -279,8 +282,8 @@ impl Journal {
         });
         match cut {
             Ok(0) => {}
-            Ok(files) => tracing::debug!(files, "removed files of the log that nothing needs"),
-            Err(error) => tracing::warn!("old files of the log stay: {error}"),
+            Ok(files) => tracing::debug!(files, "removed obsolete files of the log"),
+            Err(error) => tracing::warn!("cannot remove obsolete files of the log: {error}"),
         }
     }
 }

@@ -589,9 +589,8 @@ impl<'a> Segment<'a> {
         if torn > 0
             && let Some(later) = self.find_synced_beyond(at)?
         {
-            let what = format!(
-                "the group of record {next} is not as it was written, and record {later} follows it"
-            );
+            let what =
+                format!("the group of record {next} is damaged, and record {later} follows it");
             return Err(StoreError::damage(self.disk, &self.path, at, what));
         }
         let Segment { first, noted, records_end, continued, .. } = *self;
@@ -610,7 +609,7 @@ impl<'a> Segment<'a> {
             return Err(missing(self.disk, next, Some(follows - 1)));
         }
         let what = if torn > 0 {
-            format!("the group of record {next} is not as it was written, and another file follows")
+            format!("the group of record {next} is damaged, and another file follows")
         } else if next < follows {
             format!(
                 "it ends before record {next}, and the file behind it begins with record {follows}"

@@ -138,23 +138,24 @@ impl Map {
         let (len, rest) = front
             .get(ABOUT_AT..)
             .and_then(|about| about.split_first_chunk::<4>())
-            .ok_or_else(|| bad("what the blob is, is cut off"))?;
-        let (crc, rest) =
-            rest.split_first_chunk::<4>().ok_or_else(|| bad("what the blob is, is cut off"))?;
+            .ok_or_else(|| bad("the description of the blob is truncated"))?;
+        let (crc, rest) = rest
+            .split_first_chunk::<4>()
+            .ok_or_else(|| bad("the description of the blob is truncated"))?;
         let message =
             usize::try_from(u32::from_be_bytes(*len)).ok().and_then(|len| rest.get(..len));
-        let message = message.ok_or_else(|| bad("what the blob is, is cut off"))?;
+        let message = message.ok_or_else(|| bad("the description of the blob is truncated"))?;
         if salted(blob, 0, message) != u32::from_be_bytes(*crc) {
-            return Err(bad("the checksum of what the blob is, is wrong"));
+            return Err(bad("the checksum of the description of the blob is wrong"));
         }
         let Ok(Message::Open(open)) = Message::decode(FrameKind::Open, message) else {
-            return Err(bad("what the blob is, cannot be read"));
+            return Err(bad("the description of the blob cannot be read"));
         };
         let mut map = Map { open, chunks: BTreeMap::new(), seal: None, damage: Vec::new() };
         match front.get(SEAL_AT..ABOUT_AT).and_then(|seal| read_seal(blob, seal)) {
             Some(seal) => map.seal = seal,
             None => {
-                let what = "the seal is not as it was written".to_owned();
+                let what = "the seal is damaged".to_owned();
                 map.damage.push(Damage { file: full(disk, path), at: SEAL_AT as u64, what });
             }
         }
@@ -185,7 +186,7 @@ impl Map {
                     }
                     Some(None) => {}
                     None => {
-                        let what = format!("the entry of chunk {index} is not as it was written");
+                        let what = format!("the entry of chunk {index} is damaged");
                         self.damage.push(Damage { file: name(), at: entry_at(index), what });
                     }
                 }

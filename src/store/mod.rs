@@ -76,7 +76,8 @@ pub fn open(
         let path = format::full(&**disk, &FileNo::log(tail.first).path());
         tracing::warn!(
             bytes = tail.torn,
-            "cut {path} at offset {}: what is behind it was on its way when the leader ended, and nobody was told of it",
+            "truncated {path} at offset {}: the rest was incomplete when the leader ended, and was \
+             never acknowledged",
             tail.at
         );
     }
@@ -115,7 +116,7 @@ fn put_aside(
     files.unfinished.iter().try_for_each(|name| remove(disk, &format!("{CONSENSUS}/{name}")))?;
     for error in bad {
         tracing::error!(
-            "a snapshot cannot be used, an older one and the log are read instead: {error}"
+            "cannot use a snapshot; an older one and the log are read instead: {error}"
         );
     }
     let bad = files

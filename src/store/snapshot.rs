@@ -376,7 +376,7 @@ pub fn read(
     }
     let Some(summary) = summary.filter(|summary| is_whole && summary.jobs == jobs.len() as u64)
     else {
-        return Err(blocks.damage(0, "it does not come to its end".to_owned()));
+        return Err(blocks.damage(0, "it is truncated".to_owned()));
     };
     replay.state = State::restore(jobs, caps, datasets, removed, summary.seq);
     replay.latest = Micros(summary.latest);
@@ -391,7 +391,7 @@ pub fn pins(disk: &dyn Disk, owner: Owner, index: u64) -> Result<Vec<FileNo>, St
         Some(SUMMARY) => Summary::read(&mut Reader::new(&blocks.body))
             .map(|summary| summary.pins)
             .map_err(|error| blocks.damage(error.at, error.what)),
-        Some(_) | None => Err(blocks.damage(0, "it does not begin with what it holds".to_owned())),
+        Some(_) | None => Err(blocks.damage(0, "it does not begin with its summary".to_owned())),
     }
 }
 

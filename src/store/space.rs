@@ -73,8 +73,8 @@ impl Reserve {
             Class::Result => "a part of a result",
         };
         format!(
-            "the leader's disk has {} free of {}, and keeps {} of it for its log{} (--disk-reserve): there is no room for \
-             {what} of {}",
+            "the leader's disk has {} free of {}, and {} of it are reserved for its log{} \
+             (--disk-reserve): there is no room for {what} of {}",
             ByteSize(space.free),
             ByteSize(space.total),
             ByteSize(self.kept_from(class, space.total)),

@@ -221,7 +221,8 @@ impl Download {
                 let grant = match stored {
                     Ok(()) => self.incoming.accept(index, crc_raw),
                     Err(Fault::Bad(error)) => {
-                        debug!(transfer = %self.id, "a chunk came damaged and is asked for again: {error}");
+                        debug!(transfer = %self.id,
+                            "a chunk arrived damaged and is requested again: {error}");
                         self.incoming.reject(index)
                     }
                     Err(Fault::Io(error)) => return self.on_io(&error, out),

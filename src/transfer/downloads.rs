@@ -53,7 +53,7 @@ pub(crate) struct Opened<K> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NotTaken {
     /// There are enough.
-    #[error("{under_way} transfers are under way here; at most {open_max} are taken")]
+    #[error("{under_way} transfers are under way here; the limit is {open_max}")]
     Busy {
         /// Those that are.
         under_way: usize,

@@ -155,7 +155,7 @@ impl Incoming {
         self.freed += std::mem::take(&mut self.granted);
         let window = self.grant_freed();
         let (reason, text) = match window {
-            0 => (Reason::SLOW_RECEIVER, "waiting: what came before is still being written".into()),
+            0 => (Reason::SLOW_RECEIVER, "waiting: earlier chunks are still being written".into()),
             _ => (Reason::NONE, "".into()),
         };
         Grant { window, reason, text, held: self.came.held().held(), part: Default::default() }
@@ -194,7 +194,8 @@ impl Incoming {
         if self.granted == 0 {
             self.phase = Phase::Failed;
             let text = format!(
-                "the chunk at offset {} came without room for it: {} chunks are granted at a time, and all were used",
+                "the chunk at offset {} exceeds the window: {} chunks are granted at a time, and \
+                 all were used",
                 head.offset, self.window
             );
             return Arrival::Uninvited(Verdict::Failed {
@@ -284,7 +285,8 @@ impl Incoming {
             if self.vain_rounds > VAIN_ROUNDS_MAX {
                 self.phase = Phase::Failed;
                 let text = format!(
-                    "{} chunks did not come whole, though they were asked for {VAIN_ROUNDS_MAX} times",
+                    "{} chunks are still missing or damaged, though they were requested \
+                     {VAIN_ROUNDS_MAX} times",
                     self.came.missing_count()
                 );
                 let reason = Reason::BAD_CHUNK;
@@ -320,8 +322,8 @@ impl Incoming {
         if self.came.is_wrong_again() {
             self.phase = Phase::Failed;
             let text = format!(
-                "what {} chunks hold is not what it should be, for the second time: the source has changed, or its disk or \
-                 memory is faulty",
+                "{} chunks have the wrong content for the second time: the source has changed, or \
+                 its disk or memory is faulty",
                 chunks.len()
             );
             return Ruling::Answer(Verdict::Failed {
@@ -345,8 +347,9 @@ impl Incoming {
             self.phase = Phase::Failed;
             let tries = if self.plan().count() == 0 { "" } else { ", for the second time" };
             let text = format!(
-                "the digest of the {} bytes that came is {found}; the sender says {expected}{tries}: the source changes \
-                 while it is read, or its disk or memory is faulty",
+                "the digest of the {} received bytes is {found}; the sender says \
+                 {expected}{tries}: the source changes while it is read, or its disk or memory is \
+                 faulty",
                 self.plan().size()
             );
             return Ruling::Answer(Verdict::Failed {

@@ -68,12 +68,13 @@ impl Signs {
 /// Why the other side counts as dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Dead {
-    #[error("nothing came for {} ms, not even a keepalive: the line is dead, or the other side hangs", .silence.as_millis())]
+    #[error("nothing arrived for {} ms, not even a keepalive: the connection is dead, or the peer \
+             hangs", .silence.as_millis())]
     Silent { silence: Duration },
     /// A frame does not go on.
     #[error(
-        "a frame that has begun got {bytes} bytes in {} ms, where {} are the least: it broke off, or its length was damaged on \
-         the way",
+        "an unfinished frame got {bytes} bytes in {} ms, and the minimum is {}: the peer stopped \
+         sending, or the frame's length was damaged on the way",
         .window.as_millis(), bytes_min(*.window)
     )]
     HalfFrame {

@@ -204,7 +204,7 @@ impl Receptions {
                 reception.missing = reception.missing.saturating_sub(1);
                 return if reception.missing == 0 { Step::Received(job) } else { Step::Nothing };
             }
-            Turn::Failed(text) => warn!(%job, "an input cannot be taken: {text}"),
+            Turn::Failed(text) => warn!(%job, "refused an input: {text}"),
             Turn::Ended(abort) => {
                 debug!(%job, transfer = %id, "the leader ends a transfer: {}", abort.text);
                 if blob.whole {

@@ -209,11 +209,12 @@ impl JobTable {
                 results = self.returning().count(), results_max = self.backlog.results_max,
                 bytes = %ByteSize(self.returning().map(Large::bytes).fold(0, u64::saturating_add)),
                 bytes_max = %ByteSize(self.backlog.bytes_max),
-                "more results wait for the leader than may beside running jobs (--returning-max): each beyond that keeps its job's \
-                 place, and fewer jobs are taken, until the leader has taken some; `heft status` says what it lacks"
+                "too many results wait for the leader (--returning-max): each further one keeps \
+                 its job's slot until the leader has taken some, so fewer jobs run; see `heft \
+                 status` for the cause"
             ),
             (1.., 0) => {
-                info!("the leader has taken results: all places are for running jobs again")
+                info!("the leader has taken results: all slots are available for jobs again")
             }
             (0, 0) | (1.., 1..) => {}
         }
@@ -401,7 +402,8 @@ impl JobTable {
     pub(super) fn on_assign(&mut self, offer: Offer, inputs: Inputs) {
         if self.stopping {
             self.forget(&offer);
-            return warn!(job = %offer.job(), "a job came while the worker stops; it is left to the leader");
+            return warn!(job = %offer.job(),
+                "ignored a job, because the worker is stopping; the leader requeues it");
         }
         let bytes: usize = self
             .assigned
@@ -415,7 +417,7 @@ impl JobTable {
             self.forget(&offer);
             return warn!(
                 job = %offer.job(), waiting = count, bytes,
-                "the leader assigns far more than the credit it was given; the job is not taken"
+                "ignored a job, because the leader assigns far more than the worker's credit"
             );
         }
         let mut started = None;
@@ -461,7 +463,7 @@ impl JobTable {
         } else if self.results.get(job).is_some() {
             self.answer(job);
         } else if !self.stopping {
-            warn!(%job, "the leader starts a job that it has not assigned; nothing is run");
+            warn!(%job, "ignored the start of a job that was not assigned");
         }
     }
 
@@ -624,7 +626,8 @@ impl JobTable {
         let RunAttempt { run, attempt } = numbers;
         let stored = Stored { answer, run, attempt, settled: false };
         for lost in self.results.insert(job, stored) {
-            warn!(job = %lost, "too many results wait for the leader; the oldest is given up, the leader will have it run again");
+            warn!(job = %lost, "too many results wait for the leader; the oldest is dropped, and \
+                                the leader will run its job again");
             self.todo.push_back(JobOrder::Clean { job: lost });
         }
         if self.leader.is_some() {

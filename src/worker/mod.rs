@@ -98,7 +98,8 @@ impl<H: Handler> Worker<H> {
             }
             Some(Err(error)) => {
                 tracing::warn!(
-                    "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
+                    "cannot store results in {}: {error}; a restart loses results that the leader \
+                     does not have",
                     config.work_dir.display()
                 );
                 None

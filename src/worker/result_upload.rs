@@ -65,7 +65,7 @@ impl Failed {
                 Failed::Unwanted(why.text.clone())
             }
             Reason::DRAINING | Reason::BUSY => Failed::Later,
-            _ => Failed::Parts(format!("the leader does not take it: {}", why.text)),
+            _ => Failed::Parts(format!("the leader refused it: {}", why.text)),
         }
     }
 }
@@ -288,7 +288,7 @@ impl Return {
             }
             Some(Failed::Unwanted(why)) => {
                 self.answered = true;
-                info!(%job, "the leader does not want a result any more: {why}");
+                info!(%job, "the leader no longer needs a result: {why}");
                 let mut result = self.large.result.clone();
                 (result.archive, result.stdout_blob, result.stderr_blob) = (None, None, None);
                 (result.stdout, result.stderr) = (String::new(), String::new());
@@ -301,7 +301,8 @@ impl Return {
             self.answered = true;
             if !self.left_out.is_empty() {
                 let why = self.left_out.values().next().map_or("", String::as_str);
-                warn!(%job, "parts of a result are too large for the leader, and are left out: {why}");
+                warn!(%job, "parts of a result are too large for the leader and are left out: \
+                             {why}");
             }
             return Turn::Answer { job, payload: self.with_parts(&digests) };
         }
@@ -331,7 +332,7 @@ impl Return {
                 leave_out(&mut large.result, part);
                 append_note(
                     &mut large.result.stderr,
-                    &left_out(part.bytes, &format!("the leader does not take it: {why}")),
+                    &left_out(part.bytes, &format!("the leader refused it: {why}")),
                 );
             }
         }

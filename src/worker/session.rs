@@ -208,7 +208,7 @@ impl<H: Handler> Session<H> {
         match self.spool.as_ref().map(Spool::load) {
             Some(Ok(results)) => {
                 if !results.is_empty() {
-                    info!(results = results.len(), "results of an earlier start will be sent");
+                    info!(results = results.len(), "results of a previous run will be sent");
                 }
                 results
                     .into_iter()
@@ -216,7 +216,8 @@ impl<H: Handler> Session<H> {
             }
             Some(Err(error)) => {
                 warn!(
-                    "cannot keep results in {}: {error}; a restart will lose those the leader does not have",
+                    "cannot store results in {}: {error}; a restart loses results that the leader \
+                     does not have",
                     self.config.work_dir.display()
                 );
                 self.spool = None;
@@ -278,7 +279,7 @@ impl<H: Handler> Session<H> {
         if self.summary.killed > 0 {
             warn!(
                 jobs = self.summary.killed,
-                "time to stop is over: killing running jobs; the leader gives them to others"
+                "the time to stop has run out: killing running jobs; the leader requeues them"
             );
         }
         match (self.table.unsettled(), &self.spool) {
@@ -291,7 +292,8 @@ impl<H: Handler> Session<H> {
             }
             (results, None) => warn!(
                 results,
-                "the leader has not taken all results, and they go with this worker (--id keeps them): it has their jobs run again"
+                "the leader has not taken all results, and they are lost with this worker (--id \
+                 keeps them): their jobs will run again"
             ),
         }
         // Dropping the attempts drops their handlers, and those kill their process groups.
@@ -328,7 +330,7 @@ impl<H: Handler> Session<H> {
         // A redirect is not a failure.
         if !retry_in.is_zero() {
             let (leader, wait_ms) = (&self.config.leader, retry_in.as_millis());
-            warn!(%leader, wait_ms, "no connection: {why}; running jobs go on, trying again");
+            warn!(%leader, wait_ms, "no connection: {why}; running jobs continue, retrying");
         }
     }
 
@@ -372,7 +374,8 @@ impl<H: Handler> Session<H> {
 
     fn on_abandoned(&mut self) {
         for job in self.receptions.abandoned() {
-            info!(%job, "the leader did not come back to a job whose inputs it was sending; what came is dropped");
+            info!(%job, "the leader did not resume sending the inputs of a job; the partial inputs \
+                         are dropped");
             self.table.on_abandoned(job);
             self.forget_inputs(job);
         }
@@ -430,12 +433,13 @@ impl<H: Handler> Session<H> {
                 self.purse.on_taken();
                 let parsed = Arc::new(Job::new(job, frame.subject.as_str(), frame.payload.clone()));
                 if self.config.cache_only {
-                    warn!(%job, "a job came, and this worker keeps a cache alone; it is left to the leader");
+                    warn!(%job, "ignored a job, because this worker only manages a dataset cache; \
+                                 the leader requeues it");
                     return Ok(());
                 }
                 if self.uplink.is_ending() && !self.table.is_leased() {
                     // It has given the job to another by now, or is about to: it would run twice.
-                    warn!(%job, "a job came before the end of a connection that is over; it is left to the leader");
+                    warn!(%job, "ignored a job of a closed connection; the leader requeues it");
                     return Ok(());
                 }
                 let inputs = self.inputs_of(&parsed);
@@ -744,7 +748,7 @@ fn keep(
     let job = result.job_id;
     let mut answer = fit(result, attached, numbers.attempt);
     if let Some(Err(error)) = spool.map(|spool| spool.save(job, numbers, &mut answer)) {
-        warn!(%job, "cannot keep the result as files: {error}; a restart of this worker loses it");
+        warn!(%job, "cannot store the result as files: {error}; a restart of this worker loses it");
     }
     answer
 }

@@ -21,8 +21,8 @@ impl WorkDirState {
     pub(super) fn failed(&self, work_dir: &Path, why: &str) {
         if !self.is_broken.swap(true, Ordering::Relaxed) {
             error!(
-                "the work directory {} cannot be used: {why}; jobs are handed back to the leader until it can: repair it, \
-                 or start the worker with another --work-dir",
+                "the work directory {} cannot be used: {why}; jobs are returned to the leader \
+                 meanwhile: repair it, or start the worker with another --work-dir",
                 work_dir.display()
             );
         }

@@ -13,8 +13,8 @@ use thiserror::Error;
 /// What stands below the help of these commands.
 pub(crate) fn with_codes(examples: &str) -> String {
     format!(
-        "{examples}\n\nExit codes: 0 good, 1 damage was found, 2 the command line is not right, 3 something cannot be read or \
-         written, 141 whoever read the output left before its end."
+        "{examples}\n\nExit codes: 0 good, 1 damage was found, 2 invalid command line, 3 something \
+         cannot be read or written, 141 the reader of the output left before its end."
     )
 }
 

@@ -320,7 +320,7 @@ fn pe04_the_newest_snapshot_is_taken_and_half_of_one_is_not() {
     assert_eq!(ids(&opened), [id(2)]);
     assert_eq!(opened.replay.state.cap(&"alice".into()), Some(3));
     assert!(
-        ran.err.contains(&format!("{}: cannot be read, the one before it", torn.display())),
+        ran.err.contains(&format!("{}: cannot be read; the one before it", torn.display())),
         "{}",
         ran.err
     );
@@ -352,7 +352,7 @@ fn c29_a_directory_with_something_in_it_is_refused_and_a_dry_run_makes_none() {
     std::fs::create_dir_all(state.data().join("import/consensus")).unwrap();
     let ran = state.import(&[]);
     assert!(
-        ran.code == 2 && ran.err.contains("an import that did not come to its end"),
+        ran.code == 2 && ran.err.contains("the remains of an unfinished import"),
         "{}",
         ran.err
     );

@@ -282,7 +282,7 @@ fn tf06_a_record_that_is_cut_off_is_named_and_can_be_left_out() {
             "{err}"
         );
         assert!(
-            err.contains("(record 1). Bring the file back from a copy, or give --skip-damaged"),
+            err.contains("(record 1). Restore the file from a backup, or give --skip-damaged"),
             "{err}"
         );
     }

@@ -205,8 +205,10 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
         PutEvent::Scanned { files, bytes, digest } => {
             format!("read {}, {}, {digest}", Count((*files).into(), "file"), ByteSize(*bytes))
         }
-        PutEvent::Asked { leader, again: false } => format!("asking {leader} what it lacks"),
-        PutEvent::Asked { leader, again: true } => format!("asking {leader} what it still lacks"),
+        PutEvent::Asked { leader, again: false } => format!("asking {leader} for missing pieces"),
+        PutEvent::Asked { leader, again: true } => {
+            format!("asking {leader} for pieces still missing")
+        }
         PutEvent::Lacking { bytes: 0 } => "the leader has all of it".to_owned(),
         PutEvent::Lacking { bytes } => format!("the leader lacks {}", ByteSize(*bytes)),
         PutEvent::Uploading { done, total } => moving("uploading", *done, *total, rate),
@@ -214,14 +216,14 @@ fn describe(event: &PutEvent, rate: Option<u64>) -> String {
         PutEvent::Waiting { text, .. } => format!("waiting: {text}"),
         PutEvent::Stored(spread) => match spread.targets {
             0 => "the leader has it".to_owned(),
-            1 => "the leader has it; 1 worker is to have it".to_owned(),
-            targets => format!("the leader has it; {targets} workers are to have it"),
+            1 => "the leader has it; sending it to 1 worker".to_owned(),
+            targets => format!("the leader has it; sending it to {targets} workers"),
         },
         PutEvent::Ack(ack) => {
             format!("worker {}: {} {}", ack.worker, ack.status.as_str(), ack.message)
         }
         PutEvent::Reconnecting { leader, why, retry_in } => {
-            format!("{leader} is away ({why}); trying again in {}", about(*retry_in))
+            format!("{leader} is unreachable ({why}); retrying in {}", about(*retry_in))
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
     let ended = tokio::select! {
         ended = put_and_watch(args, what) => ended,
         _ = tokio::signal::ctrl_c() => {
-            say("interrupted: what the leader has it keeps, and the same put goes on where it was");
+            say("interrupted: the leader keeps all received pieces; repeat the same put to resume \
+                 it");
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
@@ -46,7 +47,7 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
                     if refusal.reason == Reason::CONFLICT
                         && !refusal.text.contains("--replace") =>
                 {
-                    "; give --replace to put the new content in its place, or choose another CACHE_ID"
+                    "; use --replace to replace the content, or choose another CACHE_ID"
                 }
                 PutError::Refused { .. }
                 | PutError::Scan(_)
@@ -97,7 +98,8 @@ async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
     if is_on && let Ok(client) = args.reach.asking(&args.leader).await {
         if what.target != TARGET_NONE && is_for_nobody(&client, &what.target).await {
             let note = format!(
-                "no connected worker matches {}: the leader will keep {} for those that join",
+                "no connected worker matches {}: the leader will keep {} for workers that join \
+                 later",
                 what.target, what.id
             );
             board.borrow_mut().note(&note);
@@ -138,13 +140,14 @@ fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Resul
     }
     if report.spread.targets == 0 && what.target != TARGET_NONE {
         say(&format!(
-            "no worker matches {}: the leader keeps {} for those that join (`--target none` says that this is meant)",
+            "no worker matches {}: the leader keeps {} for workers that join later (if this is \
+             intended, use `--target none`)",
             what.target, what.id
         ));
     }
     if !report.enough {
         say(&format!(
-            "{} of {} workers have {}, and --wait {} asks for more",
+            "{} of {} workers have {}; --wait {} requires more",
             report.spread.have(),
             report.spread.targets,
             what.id,

@@ -63,7 +63,11 @@ pub(super) fn list(page: &DatasetPage) -> String {
         (datasets, puts) if datasets.is_empty() => puts,
         (datasets, puts) => format!("{datasets}\n{puts}"),
     };
-    if page.more { format!("{tables}there are more datasets than are listed\n") } else { tables }
+    if page.more {
+        format!("{tables}the list is truncated: there are more datasets\n")
+    } else {
+        tables
+    }
 }
 
 /// The answer to `dataset.status`.
@@ -142,7 +146,8 @@ pub(super) fn verified(id: &str, inspected: &Inspected) -> (String, bool) {
     }
     lines.push_str(&workers.render());
     lines.push_str(&format!(
-        "{id}: at the leader {} packs are as they were put, {} are not; {} workers checked, {failed} found damage\n",
+        "{id}: {} packs at the leader are intact, {} are damaged; {} workers checked, {failed} \
+         found damage\n",
         inspected.packs_good,
         bad.len(),
         inspected.workers.len(),
@@ -159,7 +164,8 @@ pub(super) fn pushed(id: &str, pushed: &Pushed, leader: &str) -> String {
     match pushed.targets {
         0 => format!("no worker matches, so {id} stays where it is\n"),
         targets => format!(
-            "{targets} workers are to hold {id}{held}: `heft dataset {leader} status {id}` shows how far they are\n"
+            "pushing {id} to {targets} workers{held}: see progress with `heft dataset {leader} \
+             status {id}`\n"
         ),
     }
 }
@@ -223,7 +229,7 @@ and more files
 leader: pack p: chunk 3
 WORKER  NAME  STATUS  MESSAGE
 w-1     -     FAILED  a.bin is damaged
-m: at the leader 2 packs are as they were put, 1 are not; 1 workers checked, 1 found damage
+m: 2 packs at the leader are intact, 1 are damaged; 1 workers checked, 1 found damage
 ";
         assert_eq!(verified("m", &read(&bad)), (expected.to_owned(), false));
         assert!(verified("m", &read(&json!({"packs_good": 2, "packs_bad": [], "workers": []}))).1);
@@ -233,6 +239,6 @@ m: at the leader 2 packs are as they were put, 1 are not; 1 workers checked, 1 f
         );
         assert!(pushed("m", &read(&json!({"targets": 0})), "l:1").starts_with("no worker"));
         let text = pushed("m", &read(&json!({"targets": 2, "held": 1})), "l:1");
-        assert!(text.starts_with("2 workers are to hold m, 1 have it already: "), "{text}");
+        assert!(text.starts_with("pushing m to 2 workers, 1 have it already: "), "{text}");
     }
 }

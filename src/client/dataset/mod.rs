@@ -352,7 +352,7 @@ pub enum PutError {
         refusal: Refusal,
     },
     /// The leader does not take a part of it.
-    #[error("the leader does not take {what} of the dataset {cache_id} ({reason}): {why}")]
+    #[error("the leader refused {what} of the dataset {cache_id} ({reason}): {why}")]
     Part {
         /// The dataset.
         cache_id: String,
@@ -365,7 +365,8 @@ pub enum PutError {
     },
     /// The time that was given is over.
     #[error(
-        "{cache_id} was not put within {}: {stage}; the same put goes on where it was: give it more time",
+        "{cache_id} was not put within {}: {stage}; repeat the same put with more time to resume \
+         it",
         Span(*timeout)
     )]
     TimedOut {
@@ -383,9 +384,13 @@ pub enum PutError {
 /// How far a put is, for the text of one that ran out of time.
 fn stage(sent: u64, lacking: Option<u64>) -> String {
     match lacking {
-        None => "the leader has not said what it lacks".to_owned(),
+        None => "the leader has not listed its missing pieces yet".to_owned(),
         Some(lacking) => {
-            format!("{} were sent, {} lacked at the leader", ByteSize(sent), ByteSize(lacking))
+            format!(
+                "{} were sent, {} were missing at the leader",
+                ByteSize(sent),
+                ByteSize(lacking)
+            )
         }
     }
 }

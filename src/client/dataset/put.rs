@@ -473,7 +473,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
         let planned: VecDeque<_> = plan(lacking, lack.bytes).into();
         if planned.is_empty() && self.packs().next().is_none() {
             let why = format!(
-                "it lacks {} pieces that the dataset does not have",
+                "it asks for {} pieces that are not in the dataset",
                 lack.pieces.chunk_count()
             );
             return Err(self.bad_answer(why));
@@ -732,7 +732,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             (Some(report), _) => {
                 let Spread { targets, missing, .. } = report.spread;
                 format!(
-                    "the leader has it, and so have {} of {targets} workers; {missing} have not answered",
+                    "the leader and {} of {targets} workers have it; {missing} have not answered",
                     report.spread.have()
                 )
             }

@@ -90,7 +90,8 @@ pub enum ScanError {
     },
     /// A name is also a folder of another.
     #[error(
-        "{} would be the file {name:?} in the dataset, and {inner:?} ({}) makes that a folder: rename one",
+        "{} would be the file {name:?} in the dataset, but {inner:?} ({}) needs a folder of that \
+         name: rename one",
         path.display(), inner_path.display()
     )]
     Folder {

@@ -32,16 +32,17 @@ impl Job {
         let hop = format!("leader {leader}");
         if let Some(needed) = self.prepared.wishes.needed() {
             let text = format!(
-                "a classic leader would do something else with the job than it asks for: {needed}; submit it to a heft leader, or \
-                 without that"
+                "a classic leader does not support the job's options: {needed}; submit it to a \
+                 heft leader, or without these options"
             );
             return Refusal { reason: Reason::INVALID, value: 0, limit: 0, hop, text };
         }
         let (bytes, limit) = (self.inputs.total(), u64::from(FRAME_BODY_BYTES_MAX));
         let in_base64 = bytes.div_ceil(3).saturating_mul(4);
         let text = format!(
-            "the job's files have {bytes} bytes ({}), which are {} in base64, and a leader without transfers takes a job \
-             of at most {limit} ({}) in all: submit it to a heft leader, or make the files smaller",
+            "the job's files have {bytes} bytes ({}), {} in base64; a leader without transfers \
+             takes jobs of at most {limit} bytes ({}): submit it to a heft leader, or make the \
+             files smaller",
             ByteSize(bytes),
             ByteSize(in_base64),
             ByteSize(limit)
@@ -94,7 +95,7 @@ impl Driver {
             };
             let leader = self.address(conn);
             let wait = Span::rounded(until - now);
-            let text = format!("{why}: waiting up to {wait} for {leader} to say that it is one");
+            let text = format!("{why}: waiting up to {wait} for {leader} to answer the hello");
             tracing::info!(job = %id, %leader, "{text}");
             self.tell(id, JobEvent::Waiting { reason: Reason::NONE, text });
         }

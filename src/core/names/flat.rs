@@ -34,7 +34,7 @@ pub enum FlatError {
     },
     /// What is left is not a name that a classic worker takes.
     #[error(
-        "what is left of \"{}\" without its folders is not a name that a classic worker takes: rename it",
+        "a classic worker does not accept the name of \"{}\" without its folders: rename it",
         excerpt(name)
     )]
     Refused {
@@ -78,8 +78,8 @@ mod tests {
         for (names, says) in [
             (["data/a.bin", "cfg/a.bin"], "\"data/a.bin\" and \"cfg/a.bin\" would be the same"),
             (["data/A.bin", "a.BIN"], "would be the same"),
-            (["data/a..b", "c"], "not a name that a classic worker takes"),
-            (["data/", "c"], "not a name that a classic worker takes"),
+            (["data/a..b", "c"], "a classic worker does not accept the name"),
+            (["data/", "c"], "a classic worker does not accept the name"),
         ] {
             let error = flattened(names).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -34,7 +34,7 @@ pub(in crate::driver) fn probe() -> Result<Ring, String> {
     let (made, quiet) = made.map_err(|error| refused(&error))?;
     if !made.params().is_feature_fast_poll() {
         return Err(
-            "this kernel's io_uring has threads wait for sockets: Linux 5.7 and later do without"
+            "this kernel's io_uring blocks a thread for each socket: use Linux 5.7 or later"
                 .to_owned(),
         );
     }
@@ -53,10 +53,7 @@ fn check(has: impl Fn(u8) -> bool) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!(
-        "this kernel's io_uring does not have {}: Linux 5.7 and later do",
-        missing.join(", ")
-    ))
+    Err(format!("this kernel's io_uring lacks {}: use Linux 5.7 or later", missing.join(", ")))
 }
 
 fn errno(error: &io::Error) -> Option<Errno> {
@@ -80,7 +77,7 @@ fn refused(error: &io::Error) -> String {
         Some(Errno::MFILE | Errno::NFILE) => {
             "too few descriptors may be open: raise the limit (ulimit -n, LimitNOFILE=)"
         }
-        Some(_) | None => "a ring cannot be had",
+        Some(_) | None => "cannot create a ring",
     };
     format!("{meaning} ({error})")
 }
@@ -111,7 +108,7 @@ mod tests {
             (Errno::MFILE, "ulimit -n"),
             (Errno::NFILE, "ulimit -n"),
             (Errno::INVAL, "Linux 5.7"),
-            (Errno::IO, "cannot be had"),
+            (Errno::IO, "cannot create a ring"),
         ];
         for (errno, remedy) in cases {
             let error = io::Error::from(errno);

@@ -206,8 +206,8 @@ impl Step<'_> {
             Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
             None if is_readable => Old::Later,
             None => Old::Now(Err(format!(
-                "dataset {cache} is there, and damaged at the leader: put all of it again with heft's --replace, or under another \
-                 CacheId"
+                "dataset {cache} is damaged at the leader: put all of it again with heft's \
+                 --replace, or under another CacheId"
             ))),
         }
     }

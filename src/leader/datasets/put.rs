@@ -51,9 +51,7 @@ const PACKS_COMING_MAX: usize = 64;
 pub(super) fn may_be_put(cache_id: &str) -> Result<CacheId, String> {
     let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
     if cache.is_the_leaders() {
-        return Err(format!(
-            "the CacheId {cache} is one that only the leader gives: choose another"
-        ));
+        return Err(format!("the CacheId {cache} is reserved for the leader: choose another"));
     }
     Ok(cache)
 }
@@ -63,7 +61,8 @@ pub(super) fn room_for_dataset(facts: &dyn Facts, cache: &CacheId) -> Result<(),
     let datasets = facts.dataset_count();
     if datasets >= DATASETS_MAX && facts.dataset(cache).is_none() {
         let text = format!(
-            "the leader keeps {datasets} datasets, and at most {DATASETS_MAX}: remove some, or put files together"
+            "the leader keeps {datasets} datasets; the limit is {DATASETS_MAX}: remove some, or \
+             combine files"
         );
         return Err(RefusalText::numbers(Reason::BUSY, datasets as u64, DATASETS_MAX as u64, text));
     }
@@ -140,7 +139,8 @@ impl Step<'_> {
             let by = putting
                 .conn()
                 .map_or_else(|| "the leader".to_owned(), |conn| self.facts.peer_name(conn));
-            let text = format!("dataset {cache} is being put by {by}: wait until that has ended");
+            let text =
+                format!("dataset {cache} is being put by {by}: wait until that put has ended");
             return Err(RefusalText::new(Reason::BUSY, text));
         }
         if self
@@ -237,7 +237,7 @@ impl Step<'_> {
         ] {
             if count >= limit {
                 let text = format!(
-                    "{count} puts are under way {whose}, and {limit} may be: wait for one to end"
+                    "{count} puts are under way {whose}; the limit is {limit}: wait for one to end"
                 );
                 return Err(RefusalText::numbers(Reason::BUSY, count as u64, limit as u64, text));
             }
@@ -250,12 +250,13 @@ impl Step<'_> {
     fn may_begin(&self, putting: &Putting) -> Result<(), RefusalText> {
         let id = putting.put.manifest;
         if self.datasets.committing.contains_key(&id) {
-            let text = format!("dataset {} is being kept: put it again in a moment", putting.cache);
+            let text =
+                format!("dataset {} is being stored: put it again in a moment", putting.cache);
             return Err(RefusalText::new(Reason::BUSY, text));
         }
         if self.knows_blob(id) {
             let text = format!(
-                "the put names blob {id} for its manifest, which is another one's: use a new id"
+                "the put names blob {id} for its manifest, but that id is in use: use a new id"
             );
             return Err(RefusalText::invalid(text));
         }
@@ -324,7 +325,8 @@ impl Step<'_> {
         }
         if is_foreign || putting.packs.len() >= PACKS_COMING_MAX {
             let text = format!(
-                "pack {pack} has pieces that the dataset has not, or is one too many: {PACKS_COMING_MAX} may be on their way"
+                "pack {pack} has pieces outside the dataset, or exceeds the limit of \
+                 {PACKS_COMING_MAX} packs in transfer"
             );
             return self.refuse_put(request, RefusalText::invalid(text));
         }
@@ -433,7 +435,7 @@ impl Step<'_> {
             && manifest.files().len() as u64 == u64::from(putting.put.files);
         if !is_announced {
             let text = format!(
-                "the manifest is of another dataset than was announced: its digest is {found}, not {}",
+                "the manifest does not match the announced dataset: its digest is {found}, not {}",
                 putting.put.digest
             );
             return Err(RefusalText::new(Reason::BAD_DIGEST, text));
@@ -447,7 +449,8 @@ impl Step<'_> {
             && spool_now.saturating_add(bytes) > spool_max
         {
             let text = format!(
-                "{} of the dataset are lacking, and the leader holds {} of at most {} (--spool-max): remove datasets, or raise it",
+                "{} of the dataset are missing, and the leader holds {} of at most {} \
+                 (--spool-max): remove datasets, or raise the limit",
                 ByteSize(bytes),
                 ByteSize(spool_now),
                 ByteSize(spool_max)
@@ -457,8 +460,8 @@ impl Step<'_> {
         let pieces = self.datasets.pack_index.piece_count().saturating_add(manifest.pieces().len());
         if pieces > PIECES_MAX {
             let text = format!(
-                "the datasets at the leader would have {pieces} pieces, and at most {PIECES_MAX} are remembered: remove some, or put \
-                 fewer and larger files"
+                "the datasets at the leader would have {pieces} pieces; the limit is {PIECES_MAX}: \
+                 remove some, or put fewer and larger files"
             );
             return Err(RefusalText::numbers(Reason::BUSY, pieces as u64, PIECES_MAX as u64, text));
         }
@@ -485,8 +488,8 @@ impl Step<'_> {
         let (client, staged) = (putting.client(), putting.staged());
         match self.datasets.pack_index.cover(&manifest) {
             Ok(packs) if !packs.iter().chain([&putting.put.manifest]).all(is_here) => {
-                let text =
-                    "a part of it was given up, or the leader's disk did not keep it: put it again";
+                let text = "a part of it was aborted, or the leader's disk could not store it: put \
+                            it again";
                 self.refuse_put(request, RefusalText::new(Reason::IO, text.to_owned()));
             }
             Ok(packs) => {
@@ -507,7 +510,8 @@ impl Step<'_> {
             }
             Err((ranges, bytes)) => {
                 if putting.packs.is_empty() && putting.is_made_here() {
-                    let text = "the leader's disk did not keep all of it: put it again".to_owned();
+                    let text =
+                        "the leader's disk could not store all of it: put it again".to_owned();
                     self.refuse_put(request, RefusalText::new(Reason::IO, text));
                 } else if putting.packs.is_empty() {
                     self.say_lack(client, request, Lacking::Pieces, bytes, ranges);
@@ -569,7 +573,7 @@ impl Step<'_> {
             // One that was made here nobody brings again.
             let is_over = was_manifest || putting.is_made_here() && putting.put.manifest == blob;
             if putting.bad_packs > BAD_PACKS_MAX || is_over {
-                let text = format!("what came is not what was announced: {text}");
+                let text = format!("the content does not match the announcement: {text}");
                 return self.refuse_put(request, RefusalText::new(Reason::BAD_DIGEST, text));
             }
             // Workers got it as it came; they get the dataset when it is kept.
@@ -630,9 +634,9 @@ impl Step<'_> {
             if putting.away_until().is_some() {
                 self.end_put(request);
             } else if putting.stage == Stage::Spreading {
-                self.spread_over(request, "the time for it is over".to_owned());
+                self.spread_over(request, "it timed out".to_owned());
             } else if putting.stage != Stage::Committing {
-                let text = "the time for the put is over".to_owned();
+                let text = "the put timed out".to_owned();
                 self.refuse_put(request, RefusalText::new(Reason::TIMED_OUT, text));
             } else if let Some(putting) = self.datasets.puts.get_mut(&request) {
                 // It is kept in a moment.

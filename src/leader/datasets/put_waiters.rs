@@ -147,7 +147,7 @@ impl Step<'_> {
         if !putting.is_coming() && putting.awaited.targets.values().all(Option::is_some) {
             let text = if putting.awaited.targets.is_empty() && putting.target() != TARGET_NONE {
                 format!(
-                    "no connected worker matches {}: those that join later get the dataset",
+                    "no connected worker matches {}: workers that join later get the dataset",
                     putting.target()
                 )
             } else {

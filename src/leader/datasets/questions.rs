@@ -87,7 +87,7 @@ impl Step<'_> {
         let asked = self.dataset_asked(cache_id).and_then(|dataset| {
             match self.facts.staged_for(&dataset.cache) {
                 Some(job) => Err(format!(
-                    "{} is the inputs of job {job} and goes with it: cancel the job",
+                    "{} holds the inputs of job {job} and is removed with it: cancel the job",
                     dataset.cache
                 )),
                 None => Ok(dataset.cache.clone()),
@@ -107,8 +107,7 @@ impl Step<'_> {
         match self.dataset_asked(cache_id) {
             Ok(_) if self.datasets.pack_index.is_listing() => self.answer_error(
                 by,
-                "the leader still reads what it kept before its start: ask again in a moment"
-                    .to_owned(),
+                "the leader is still reading its stored datasets: ask again in a moment".to_owned(),
             ),
             Ok(dataset) => self.dataset_verify(by, &dataset),
             Err(text) => self.answer_error(by, text),
@@ -403,5 +402,5 @@ impl Step<'_> {
 }
 
 fn not_kept(cache: &CacheId) -> String {
-    format!("no dataset {cache} is kept here: `heft dataset HOST:PORT ls` lists them")
+    format!("dataset {cache} is unknown here: `heft dataset HOST:PORT ls` lists all datasets")
 }

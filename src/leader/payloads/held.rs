@@ -246,7 +246,7 @@ impl PayloadStore {
         if is_logged {
             return Ok(());
         }
-        Err("its bytes changed in the leader's memory, and no log has them".to_owned())
+        Err("its bytes changed in the leader's memory, and the log has no copy".to_owned())
     }
 
     /// Somebody waits for a payload, and others with it: it stays in memory once it is there.

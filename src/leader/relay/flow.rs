@@ -440,7 +440,7 @@ impl Relay {
 
     pub(super) fn why_spool_full(&self) -> String {
         format!(
-            "the leader's spool holds {} and takes at most {} (--spool-max)",
+            "the leader's spool holds {} of at most {} (--spool-max)",
             ByteSize(self.totals.bytes),
             ByteSize(self.config.spool_bytes_max)
         )

@@ -127,7 +127,7 @@ impl Relay {
         };
         let first = self.first_in_words()?;
         Some(format!(
-            "{first} waits for room {place}, and comes before uploads that have no place yet"
+            "{first} waits for room {place} and goes before uploads that have no room yet"
         ))
     }
 

@@ -347,7 +347,7 @@ impl Relay {
         }
         if brings >= TRANSFERS_MAX {
             let text = format!(
-                "this connection has {brings} transfers under way, and may have {TRANSFERS_MAX}"
+                "this connection has {brings} transfers under way; the limit is {TRANSFERS_MAX}"
             );
             return self.abort(conn, id, Reason::BUSY, &text);
         }
@@ -435,12 +435,7 @@ impl Relay {
 
     /// Somebody brings what nobody expects.
     pub(super) fn turn_away(&mut self, conn: ConnId, id: BlobId) {
-        self.abort(
-            conn,
-            id,
-            Reason::UNKNOWN,
-            "no such blob is expected: the job has ended, or was refused",
-        );
+        self.abort(conn, id, Reason::UNKNOWN, "unexpected blob: the job has ended, or was refused");
     }
 
     /// Says why a blob that somebody opens is not taken.

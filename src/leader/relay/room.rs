@@ -148,7 +148,8 @@ impl Relay {
         let kept = self.config.disk_reserve.kept_from_jobs(space.total);
         (space.free < bytes.saturating_add(kept)).then(|| {
             format!(
-                "the leader's disk has {} free of {}, and keeps {} of it for jobs that are there to end (--disk-reserve)",
+                "the leader's disk has {} free of {}, and {} of it are reserved for accepted jobs \
+                 to finish (--disk-reserve)",
                 ByteSize(space.free),
                 ByteSize(space.total),
                 ByteSize(kept)
@@ -353,17 +354,17 @@ impl Relay {
         give_back(&mut self.blobs);
         self.names_bytes -= blob.open.name.as_str().len();
         if let Some(conn) = sender.filter(|_| blob.ruling.digest().is_none()) {
-            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
+            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or no longer needs it");
         }
         if let Some(conn) = blob.leftover.resuming() {
             self.lines.unlink(conn, id);
-            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or is not wanted any more");
+            self.abort(conn, id, Reason::UNKNOWN, "the job has ended, or no longer needs it");
         }
         let why = match blob.is_of_result() {
             true => {
-                "the leader does not keep the result any longer (--result-ttl, --result-max, --spool-max)"
+                "the leader no longer keeps the result (--result-ttl, --result-max, --spool-max)"
             }
-            false => "the job has ended, or is not wanted any more",
+            false => "the job has ended, or no longer needs it",
         };
         for down in &blob.downs {
             self.lines.unlink(down.conn, id);

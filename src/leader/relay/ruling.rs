@@ -97,7 +97,8 @@ impl Ruling {
             }
             let (missing, count) = (came.missing_count(), came.plan().count());
             let text = format!(
-                "{missing} of {count} chunks did not come whole in {IDLE_ROUNDS_MAX} rounds"
+                "{missing} of {count} chunks are still missing or damaged after {IDLE_ROUNDS_MAX} \
+                 rounds"
             );
             return Ruled::Failed(Reason::BAD_CHUNK, text);
         }
@@ -113,7 +114,8 @@ impl Ruling {
             return Ruled::Conflict(ruled);
         }
         if !fits && came.is_wrong_again() {
-            let text = format!("the digest {said} is not that of the bytes that came, twice");
+            let text =
+                format!("the digest {said} does not match the received bytes, for the second time");
             return Ruled::Failed(Reason::BAD_DIGEST, text);
         }
         if !fits {
@@ -148,8 +150,9 @@ impl Relay {
             Ruled::Conflict(ruled) => {
                 // Others count on it: what is here stays, whatever this peer says of it now.
                 tracing::warn!(blob = %id, %ruled, says = %said, "a second digest of a blob that is whole is refused");
-                let text =
-                    format!("the blob is whole and has the digest {ruled}, and this one is {said}");
+                let text = format!(
+                    "the blob is complete with the digest {ruled}; the new digest {said} differs"
+                );
                 let failed =
                     Verdict::Failed { reason: Reason::CONFLICT, text: text.as_str().into() };
                 self.say(conn, id, Says::Verdict(failed));

@@ -106,11 +106,13 @@ impl Relay {
         blob.leftover = Leftover::None;
         let good = match result {
             Ok((good, bad)) => {
-                bad.iter().for_each(|bad| tracing::warn!(blob = %id, "it comes again: {bad}"));
+                bad.iter()
+                    .for_each(|bad| tracing::warn!(blob = %id, "it is requested again: {bad}"));
                 good
             }
             Err(error) => {
-                tracing::warn!(blob = %id, "what is here of it cannot be read, and comes again: {error}");
+                tracing::warn!(blob = %id,
+                    "cannot read its stored chunks, which are requested again: {error}");
                 Vec::new()
             }
         };
@@ -162,7 +164,7 @@ impl Relay {
                 self.arrived(id);
             }
             Err(SealError { text, is_full, is_lost }) => {
-                tracing::error!(blob = %id, "it cannot be made certain: {text}");
+                tracing::error!(blob = %id, "it cannot be synced: {text}");
                 if is_full {
                     self.room.trouble = Some((text.clone(), now));
                 } else {

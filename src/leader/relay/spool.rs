@@ -146,7 +146,7 @@ impl Relay {
 
     fn written(&mut self, id: BlobId, index: u32, result: Result<(), String>) {
         if let Err(trouble) = &result {
-            tracing::warn!(blob = %id, "the disk takes nothing: {trouble}");
+            tracing::warn!(blob = %id, "the disk cannot be written: {trouble}");
         }
         let trouble = result.as_ref().err().map(|trouble| (trouble.clone(), self.now));
         let (is_written, durable) = (result.is_ok(), self.config.durable);
@@ -221,7 +221,7 @@ impl Relay {
             conn,
             id,
             Reason::IO,
-            &format!("the leader cannot read what it kept of the result: {trouble}"),
+            &format!("the leader cannot read the stored result: {trouble}"),
         );
     }
 

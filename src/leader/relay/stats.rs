@@ -120,7 +120,8 @@ impl std::fmt::Display for TooMany {
         let TooMany { value, limit, of } = self;
         write!(
             f,
-            "the leader would have {value} {of} to keep in mind, and takes at most {limit}: wait for jobs to end, "
+            "the leader would have to remember {value} {of}; the limit is {limit}: wait for jobs \
+             to end, "
         )?;
         f.write_str("remove datasets, or pack files together")
     }

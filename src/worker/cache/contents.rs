@@ -18,7 +18,8 @@ pub(in crate::worker) enum ContentsError {
     #[error(transparent)]
     Names(#[from] DatasetNameError),
     #[error(
-        "the manifest is of {found} bytes in {files} files with digest {digest}; {expected} is due"
+        "the manifest is of {found} bytes in {files} files with digest {digest}; expected \
+         {expected}"
     )]
     Other { found: u64, files: usize, digest: Digest, expected: Digest },
 }

@@ -413,7 +413,7 @@ impl Cache {
             Err(refused) => Err(refused),
         };
         if let Err((reason, text)) = taken {
-            debug!(transfer = %id, "a transfer of a dataset is not taken: {text}");
+            debug!(transfer = %id, "refused a transfer of a dataset: {text}");
             out.push(refusal(id, reason, text));
         }
     }
@@ -462,22 +462,22 @@ impl Cache {
         let version = open.owner;
         let unknown = |text: String| (Reason::UNKNOWN, text);
         let Some(coming) = self.coming.get_mut(&version) else {
-            return Err(unknown(format!("no dataset of version {version} is on its way here")));
+            return Err(unknown(format!(
+                "no download of dataset version {version} is under way here"
+            )));
         };
         let Phase::Receiving(staged) = &coming.phase else {
             return Err(unknown(format!("the dataset {} is not ready for packs", coming.cache)));
         };
         let Some(list) = coming.packs.remove(&id) else {
-            return Err(unknown(format!(
-                "the pieces of pack {id} were not said before it was opened"
-            )));
+            return Err(unknown(format!("pack {id} was opened before its list of pieces")));
         };
         let invalid = |text: String| (Reason::INVALID, text);
         let layout =
             Layout::new(list.as_slice().to_vec()).map_err(|error| invalid(error.to_string()))?;
         if layout.size() != open.size || open.digest != DigestKind::ChunkList {
             let text = format!(
-                "pack {id} has {} bytes and a digest {}; its pieces make {} bytes, and the digest is to be {}",
+                "pack {id} has {} bytes and a digest {}; expected {} bytes and a digest {}",
                 open.size,
                 open.digest,
                 layout.size(),

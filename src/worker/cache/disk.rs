@@ -172,8 +172,9 @@ impl Disk {
                     loaded.datasets.push((cache, dataset));
                 }
                 None => {
-                    info!(%cache, "a dataset was not on the disk for sure when the machine stopped: it is checked piece by piece when it is needed; \
-                        or its manifest is damaged, or one of another version: then it comes again");
+                    info!(%cache, "a dataset may not have been synced when the machine stopped: it \
+                                   is checked piece by piece before it is used; if its manifest is \
+                                   damaged or of another version, it is downloaded again");
                     self.hide(&cache, version)?;
                     if self.unmake(&cache, version).is_err() {
                         self.discard(version)?;
@@ -340,7 +341,7 @@ impl Disk {
             Entry::Ours(_) | Entry::None => {}
             Entry::Theirs => self.put_aside(cache)?,
         }
-        warn!(%cache, "the link of a dataset was changed or taken away: it is put back");
+        warn!(%cache, "the link of a dataset was changed or removed: it is restored");
         self.put_link(cache, version)
     }
 
@@ -351,7 +352,8 @@ impl Disk {
         let aside = folder.join(cache.as_str());
         remove_any(&aside)?;
         fs::rename(self.root.join(cache.as_str()), &aside)?;
-        warn!(%cache, "something else was in the place of the link of a dataset: it is {} now", aside.display());
+        warn!(%cache, "a foreign file was in the place of the link of a dataset: it was moved to \
+                       {}", aside.display());
         Ok(())
     }
 
@@ -375,7 +377,8 @@ impl Disk {
             Entry::Ours(before) => Ok(Some(before)),
             Entry::Theirs => {
                 let text = format!(
-                    "{} was not put there by this worker, and is left alone: remove it, or choose another CacheId",
+                    "{} was not created by this worker and is left alone: remove it, or choose \
+                     another CacheId",
                     self.root.join(cache.as_str()).display()
                 );
                 Err(io::Error::new(io::ErrorKind::AlreadyExists, text))

@@ -449,7 +449,7 @@ impl Cache {
             )),
             Ok(_) => Ok(()),
             Err(error) => Err(format!(
-                "cannot tell how much room {} has: {error}",
+                "cannot read the free space of {}: {error}",
                 self.disk.root().display()
             )),
         }
@@ -467,7 +467,7 @@ impl Cache {
     pub(super) fn remove_staged(&mut self, version: Uuid, bytes: u64) {
         self.run_in_turn(version, move |disk| {
             if let Err(error) = disk.discard_staged(version) {
-                warn!(%version, "cannot remove what has come of a dataset: {error}");
+                warn!(%version, "cannot remove a partial dataset: {error}");
             }
             News::Discarded { version, bytes, gone: true }
         });
@@ -480,7 +480,7 @@ impl Cache {
         let version = dataset.version;
         let hidden = self.disk.hide(cache, version);
         if let Err(error) = &hidden {
-            warn!(%cache, "cannot take the link of a dataset away: {error}");
+            warn!(%cache, "cannot remove the link of a dataset: {error}");
         }
         match going == Going::Damaged && self.disk.unmake(cache, version).is_ok() {
             true => drop(self.parts.insert(version, Part::of(cache, dataset.contents.clone()))),
@@ -580,7 +580,7 @@ impl Cache {
                 && let Err(error) = disk.sync(version, &contents)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                warn!(%version, "cannot bring a dataset to the disk: {error}");
+                warn!(%version, "cannot sync a dataset: {error}");
             }
             News::Discarded { version: Uuid::nil(), bytes: 0, gone: true }
         });
@@ -594,7 +594,7 @@ impl Cache {
             return;
         }
         if let Err(error) = self.disk.mend_link(cache, dataset.version) {
-            warn!(%cache, "cannot put the link of a dataset back: {error}");
+            warn!(%cache, "cannot restore the link of a dataset: {error}");
         }
     }
 
@@ -676,7 +676,7 @@ impl Cache {
             self.datasets.get_mut(&cache).filter(|dataset| dataset.version == version)
         else {
             return answer(
-                CachePutResult::failed(cache.as_str(), "the dataset is not here any more"),
+                CachePutResult::failed(cache.as_str(), "the dataset is no longer here"),
                 out,
             );
         };

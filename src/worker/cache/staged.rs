@@ -397,13 +397,14 @@ pub(super) fn check(
                 return Err(CheckError::Io(io::ErrorKind::Interrupted.into()));
             }
             if !read_piece(&file, offset, piece, &mut buffer)? {
-                return Err(damaged(&format!("has other bytes at {offset} than it should have")));
+                return Err(damaged(&format!("has wrong bytes at offset {offset}")));
             }
             whole.update(&buffer, 0);
         }
         if whole.finish().bytes != entry.sha256 {
             return Err(CheckError::Untrue(format!(
-                "all pieces of \"{name}\" are right, and it does not hash to the SHA-256 that was put for it: put the dataset again"
+                "all pieces of \"{name}\" are right, but the file does not match its SHA-256: put \
+                 the dataset again"
             )));
         }
         seals.push(Seal::of(&found));

@@ -28,15 +28,17 @@ pub(crate) enum InputError {
     #[error(transparent)]
     Names(#[from] InputNamesError),
     #[error(
-        "input file \"{name}\" of {expected} bytes has not come by its transfer: {found} bytes are there"
+        "the transfer of input file \"{name}\" is incomplete: {found} of {expected} bytes are there"
     )]
     NotHere { name: SafeName, expected: u64, found: u64 },
     #[error(
-        "\"{name}\" of the dataset {cache_id} was changed on the disk while the job was given it: submit the job again"
+        "\"{name}\" of the dataset {cache_id} was changed on the disk while the job was prepared: \
+         submit the job again"
     )]
     Changed { cache_id: String, name: SafeName },
     #[error(
-        "the dataset {cache_id} was removed from the disk while the job was given it: submit the job again"
+        "the dataset {cache_id} was removed from the disk while the job was prepared: submit the \
+         job again"
     )]
     Removed { cache_id: String },
     #[error("Cache miss: {cache_id}")]
@@ -355,7 +357,7 @@ mod tests {
             ),
             (
                 vec![InputFile { blob: Some(blob(3)), ..nothing.clone() }],
-                "input file \"n\" of 3 bytes has not come by its transfer: 0 bytes are there",
+                "the transfer of input file \"n\" is incomplete: 0 of 3 bytes are there",
             ),
             (vec![url], "input file \"u\" comes as a Url, which is not supported yet"),
             (vec![nothing], "input file \"n\" has no source"),

@@ -150,7 +150,10 @@ impl Captured {
             ));
         }
         self.cut_off.then(|| {
-            format!("{output} was still held open after the program had ended; what came later is not here")
+            format!(
+                "{output} was still held open after the program had ended; later output is not \
+                 included"
+            )
         })
     }
 }

@@ -26,7 +26,8 @@ impl<H: Handler> Session<H> {
     /// The leader is a classic one, as far as we know.
     pub(super) fn on_classic(&mut self) {
         let leader = self.uplink.address();
-        info!(%leader, "connected; the leader does not answer our announcement: working as a classic worker");
+        info!(%leader, "connected; the leader did not answer the hello: working as a classic \
+                        worker");
         if let [first, _, ..] = self.config.patterns.as_slice() {
             warn!(%leader, "a classic leader takes one pattern from a worker: only {first} is served; start a worker for each");
         }

@@ -184,8 +184,8 @@ fn is_to_be_made(data: &Path) -> Result<bool, Failure> {
         let name = entry.map_err(|error| Failure::io("read", data, &error))?.file_name();
         if name == WORK {
             return Err(Failure::Usage(format!(
-                "{} has what is left of an import that did not come to its end: remove it and try again; nothing of it was ever \
-                 used",
+                "{} holds the remains of an unfinished import: remove it and try again; nothing of \
+                 it was ever used",
                 data.display()
             )));
         }

@@ -124,8 +124,9 @@ impl Dump<'_> {
                 (End::Read { torn: 0, .. } | End::Gone, None) => break,
                 (End::Read { torn, at }, None) => {
                     warn(format_args!(
-                        "{}: {torn} bytes from offset {at} on are not whole records: they are on their way, or were when the \
-                         leader ended; nobody was told of them, and the next leader cuts them",
+                        "{}: {torn} bytes from offset {at} on are not whole records: they are \
+                         being written, or were when the leader ended; they were never \
+                         acknowledged, and the next leader truncates them",
                         full(self.disk, &FileNo::log(first).path())
                     ));
                     break;
@@ -150,8 +151,8 @@ impl Dump<'_> {
         let (from, to) = (self.next, first.saturating_sub(1));
         if !Files::list(self.disk)?.snapshots.iter().any(|index| *index >= to) {
             return Err(Failure::Damaged(format!(
-                "the log in {} lacks the records {from} to {to}, and no snapshot stands for them: the file {} is missing; bring \
-                 it back from a copy",
+                "the log in {} lacks the records {from} to {to}, and no snapshot covers them: the \
+                 file {} is missing; restore it from a backup",
                 self.disk.root(),
                 FileNo::log(from).path()
             )));
@@ -159,7 +160,7 @@ impl Dump<'_> {
         let (from, to) = (from.max(self.args.from), to.min(self.args.to));
         if from <= to {
             warn(format_args!(
-                "records {from} to {to} are not in the log any more: a snapshot stands for them"
+                "records {from} to {to} are no longer in the log: a snapshot covers them"
             ));
         }
         self.next = first;

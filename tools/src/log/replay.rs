@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         super::load_steady(&disk, owner, up_to).map_err(|error| explain(&disk, args.at, error))?;
     for bad in &loaded.bad_snapshots {
         warn(format_args!(
-            "a snapshot cannot be used, an older one and the log were read instead: {bad}"
+            "cannot use a snapshot; an older one and the log were read instead: {bad}"
         ));
     }
     if let Some(at) = args.at.filter(|at| *at > loaded.replay.index.0) {
@@ -109,7 +109,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(tail) = loaded.tail.filter(|tail| tail.torn > 0) {
         warn(format_args!(
-            "{} bytes behind record {} are not whole records: they are on their way, or were when the leader ended",
+            "{} bytes behind record {} are not whole records: they are being written, or were when \
+             the leader ended",
             tail.torn, loaded.replay.index
         ));
     }

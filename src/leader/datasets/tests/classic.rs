@@ -148,7 +148,7 @@ fn inputs_whose_pack_the_disk_does_not_give_are_not_staged() {
     let done = bench.on(bad);
     assert_eq!(done[..2], ["forget 20", "forget 10"]);
     assert!(
-        done[2].starts_with("not staged: the leader's disk did not keep all of it"),
+        done[2].starts_with("not staged: the leader's disk could not store all of it"),
         "{done:?}"
     );
 }

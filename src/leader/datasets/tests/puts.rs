@@ -45,7 +45,8 @@ fn what_was_not_announced_is_not_taken_and_a_bad_pack_is_asked_for_again_so_ofte
         match pack {
             22 => {
                 assert!(
-                    done[1].starts_with("to 1: refused, what came is not what was announced"),
+                    done[1]
+                        .starts_with("to 1: refused, the content does not match the announcement"),
                     "{done:?}"
                 )
             }
@@ -199,10 +200,7 @@ fn a_put_is_over_at_its_deadline() {
         Put { deadline_ms: 1000, ..put_of(&cache("set"), &one, id(10), &name(TARGET_NONE)) };
     bench.on(DatasetEvent::Put { conn: CLIENT, request: id(9), put: timed });
     assert_eq!(bench.datasets.next_deadline(), Some(bench.now.plus(Duration::from_secs(1))));
-    assert_eq!(
-        bench.after(Duration::from_secs(1)),
-        ["to 1: refused, the time for the put is over"]
-    );
+    assert_eq!(bench.after(Duration::from_secs(1)), ["to 1: refused, the put timed out"]);
     assert!(bench.datasets.puts.is_empty());
 }
 

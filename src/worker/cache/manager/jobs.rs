@@ -179,7 +179,8 @@ impl Cache {
         if files.is_empty() {
             return;
         }
-        info!(%cache, files = files.len(), "files of a dataset may have been changed: they are read before a job uses them");
+        info!(%cache, files = files.len(),
+            "files of a dataset may have been changed: they are checked before a job uses them");
         self.run(move |disk| {
             let found = check_files(disk, version, &contents, &files);
             News::ReadAgain(ReadAgain { cache, version, files, found })

@@ -211,7 +211,8 @@ fn read(event: &Members<'_>) -> Result<Option<(Kind, Uuid)>, String> {
 /// What to say of a line that cannot be used.
 pub(super) fn damaged(path: &Path, line: &Line, BadEvent(what): &BadEvent) -> Failure {
     Failure::Damaged(format!(
-        "{} cannot be used from line {} (offset {}) on: {what}. Mend that line, or give --skip-damaged to go on without it",
+        "{} cannot be used from line {} (offset {}) on: {what}. Repair that line, or give \
+         --skip-damaged to continue without it",
         path.display(),
         line.number,
         line.at

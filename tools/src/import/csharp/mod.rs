@@ -62,10 +62,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 args.state.display()
             )).into());
         }
-        (None, Some(_)) => note(
-            &log_path,
-            "is not there; the snapshot alone is taken, and what came after it is lost",
-        ),
+        (None, Some(_)) => {
+            note(&log_path, "is missing; only the snapshot is imported, and later events are lost")
+        }
         (Some(_), _) => {}
     }
     let mut summary = Summary::default();
@@ -108,14 +107,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         "  jobs that were acknowledged there: {ended}; others that were over before the snapshot: {old}"
     )?;
     if snapshot.repeated > 0 {
-        writeln!(
-            out,
-            "  jobs that were in the snapshot again, and are taken once: {}",
-            snapshot.repeated
-        )?;
+        writeln!(out, "  duplicate jobs in the snapshot, imported once: {}", snapshot.repeated)?;
     }
     if unknown > 0 {
-        writeln!(out, "  events of a type that is not known, which were passed over: {unknown}")?;
+        writeln!(out, "  events of an unknown type, skipped: {unknown}")?;
     }
     Ok(summary.print(&target, &mut out)?)
 }
@@ -162,9 +157,7 @@ impl Source<'_> {
             known.in_snapshot.and_then(|place| self.snapshot.jobs.get(place)).map(|held| held.job);
         let mut job = match in_snapshot {
             Some(job) => parse(id, known, job),
-            None => {
-                Err("its enqueue is nowhere: neither in the log nor in the snapshot".to_owned())
-            }
+            None => Err("its enqueue is neither in the log nor in the snapshot".to_owned()),
         };
         // A snapshot that was made after a faulty recovery has jobs without their data (PE10). The
         // log has it.

@@ -71,7 +71,7 @@ pub(super) fn newest(dir: &Path) -> Result<Option<Text>, Failure> {
         match Snapshot::parse(&bytes) {
             Ok(_) => return Ok(Some(Text { path, bytes, at })),
             Err(what) => {
-                note(&path, format_args!("cannot be read, the one before it is taken: {what}"))
+                note(&path, format_args!("cannot be read; the one before it is used: {what}"))
             }
         }
     }

@@ -153,8 +153,8 @@ fn begin(path: &Path, kind: &str, own: [u8; 4]) -> Result<Option<(Bytes, bool)>,
         return Err(bytes.damage(
             0,
             format_args!(
-                "it begins with {marker:02X?}, and a {kind} of TaskFlux with {MARKER_OF_ALL:02X?} or {own:02X?}: it is another \
-                 file, or one that was written to; bring it back from a copy"
+                "it begins with {marker:02X?}, and a {kind} of TaskFlux with {MARKER_OF_ALL:02X?} \
+                 or {own:02X?}: it is another file, or was overwritten; restore it from a backup"
             ),
         ));
     }

@@ -172,7 +172,8 @@ fn read_log(
             }
             Err(Failure::Damaged(what)) => {
                 return Err(Failure::Damaged(format!(
-                    "{what} (record {}). Bring the file back from a copy, or give --skip-damaged to go on without it and all behind it",
+                    "{what} (record {}). Restore the file from a backup, or give --skip-damaged to \
+                     continue without this record and all after it",
                     commands.len()
                 )));
             }

@@ -54,15 +54,17 @@ impl Use {
     const fn remedy(&self) -> &'static str {
         match self {
             Use::Input(_) => {
-                "bring its two files back from a copy; without them the job ends FAILED when a leader starts or sends it: \
-                 then submit it again"
+                "restore its two files from a backup; without them the job ends FAILED when a \
+                 leader starts or sends it: then submit it again"
             }
             Use::Coming(_) => "nothing: the client is asked for what is missing",
             Use::Part(_) => {
-                "bring its two files back from a copy; without them that part of the result cannot be fetched any more"
+                "restore its two files from a backup; without them that part of the result can no \
+                 longer be fetched"
             }
             Use::Dataset(_) => {
-                "bring its two files back from a copy, or put the dataset again; without them no worker can be sent the dataset"
+                "restore its two files from a backup, or put the dataset again; without them the \
+                 dataset cannot be sent to workers"
             }
         }
     }
@@ -114,10 +116,7 @@ pub(super) fn check(
             }
             Err(_) => found.line(
                 &format!("{BLOBS}/{}", file.name),
-                format_args!(
-                    "is no file of the leader's, which passes it over, {}",
-                    ByteSize(file.len)
-                ),
+                format_args!("is not a file of the leader and is ignored, {}", ByteSize(file.len)),
             ),
         }
     }
@@ -194,10 +193,10 @@ impl Look<'_> {
         let (path, map_path) = (format!("{BLOBS}/{stem}"), format!("{BLOBS}/{stem}{MAP}"));
         let (has_data, has_map) = (names.contains(&stem), names.contains(&format!("{stem}{MAP}")));
         let (used, what_for) = match &self.uses {
-            None => (None, "what refers to it is not known".to_owned()),
+            None => (None, "its owner is unknown".to_owned()),
             Some(uses) => match uses.get(&blob) {
                 Some(used) => (Some(used.clone()), used.text()),
-                None => (None, "nothing refers to it: it is collected after a while".to_owned()),
+                None => (None, "it is an orphan: it is collected after a while".to_owned()),
             },
         };
         // What nothing refers to, and what is still coming, may be as it is.
@@ -206,7 +205,7 @@ impl Look<'_> {
             Some(Use::Coming(_)) => false,
             None => self.uses.is_none(),
         };
-        let remedy = used.as_ref().map_or("bring its two files back from a copy", Use::remedy);
+        let remedy = used.as_ref().map_or("restore its two files from a backup", Use::remedy);
         let mut looked = Verified::default();
         for name in names.iter().filter(|name| name.ends_with(NEW)) {
             let what = "was not finished; the next leader removes it".to_owned();
@@ -252,14 +251,14 @@ impl Look<'_> {
         let bad_chunks = self.chunks(&map, &path);
         let read = match (self.with_chunks, bad_chunks.len()) {
             (false, 0) => "its bytes were not read".to_owned(),
-            (true, 0) => "every chunk is as it was written".to_owned(),
-            (_, 1) => "1 chunk is not as it was written".to_owned(),
-            (_, bad) => format!("{bad} chunks are not as they were written"),
+            (true, 0) => "every chunk is intact".to_owned(),
+            (_, 1) => "1 chunk is damaged".to_owned(),
+            (_, bad) => format!("{bad} chunks are damaged"),
         };
         bad.extend(bad_chunks);
         let mut line = format!("{standing}, {} of {}, {what_for}", map.chunks.len(), about(&map));
         if !must_be_good && !bad.is_empty() {
-            line = format!("{line}; places that are not as they were written: {}", bad.len());
+            line = format!("{line}; damaged places: {}", bad.len());
         }
         looked.lines.push((map_path.clone(), line));
         if has_data {

@@ -17,12 +17,14 @@ use heft::units::ByteSize;
 use super::super::end_before;
 use super::{Found, Problem};
 
-const SEGMENT_REMEDY: &str = "bring the file back from a copy; a leader refuses to start without what it says, and changes nothing";
-const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind it: a leader begins with those, and \
-                               puts this one aside. Else bring it back from a copy";
+const SEGMENT_REMEDY: &str =
+    "restore the file from a backup; without it a leader refuses to start, and changes nothing";
+const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind \
+                               it: a leader begins with those, and puts this one aside. Otherwise \
+                               restore it from a backup";
 
-const PAYLOAD_REMEDY: &str = "bring the file back from a copy; without it the job ends FAILED when a worker is to get it, or its \
-                              result cannot be had: then submit it again";
+const PAYLOAD_REMEDY: &str = "restore the file from a backup; without it the job ends FAILED when \
+                              it is assigned, or its result is unavailable: then submit it again";
 
 /// Checks them all. Gives what a leader would begin with, if it would.
 pub(super) fn check(
@@ -104,12 +106,13 @@ fn segments(
             (Ok(Tail { torn: 0, .. }), _) => format!("{records}, {}", len_of(file)),
             (Ok(_), Some(_)) => {
                 format!(
-                    "{records}, {}; the mark that another file follows is torn, which harms nobody",
+                    "{records}, {}; the mark that another file follows is torn, which is harmless",
                     len_of(file)
                 )
             }
             (Ok(Tail { torn, at, .. }), None) => format!(
-                "{records}, {}; {torn} bytes from offset {at} on are not whole records: on their way, or cut by the next leader",
+                "{records}, {}; {torn} bytes from offset {at} on are not whole records: being \
+                 written, or truncated by the next leader",
                 len_of(file)
             ),
             (Err(error), _) => {
@@ -162,8 +165,7 @@ fn snapshots(
                 Kind::Metadata | Kind::Map => true,
             };
             if !is_there {
-                let what =
-                    format!("it is missing, and {} needs payloads that are in it", file.path());
+                let what = format!("it is missing, and {} needs payloads in it", file.path());
                 found.problem(Problem::new(full(disk, &pin.path()), None, what, SEGMENT_REMEDY));
             }
         }
@@ -179,7 +181,7 @@ fn others(disk: &dyn Disk, lens: &BTreeMap<String, u64>, found: &mut Found) {
             name if FileNo::from_name(name).is_some() => continue,
             name if name.ends_with(NEW) => "was not finished; the next leader removes it",
             name if name.ends_with(".bad") => "was put aside by a leader that could not read it",
-            _ => "is no file of the leader's, which passes it over",
+            _ => "is not a file of the leader and is ignored",
         };
         found.line(&path, format_args!("{what}, {}", ByteSize(*len)));
     }
@@ -276,7 +278,8 @@ fn all_are_there(disk: &dyn Disk, loaded: &Loaded, found: &mut Found) {
             } => None,
         };
         if let Some(what) = lacks {
-            let remedy = "this is a mistake of heft's: keep a copy of the directory, report it, and submit the job again";
+            let remedy = "this is a defect in heft: keep a copy of the directory, report it, and \
+                          submit the job again";
             // Not one place, so each is told.
             found.problems.push(Problem::new(full(disk, format::CONSENSUS), None, what, remedy));
         }

@@ -66,8 +66,7 @@ impl Problem {
         let (file, offset, what) = match error {
             StoreError::Io { file, doing, error, .. } => {
                 let what = format!("cannot {doing} it: {error}");
-                let remedy =
-                    "let this user read it, or look after the disk, and look again".to_owned();
+                let remedy = "let this user read it, or check the disk, and try again".to_owned();
                 return Problem {
                     file: file.clone(),
                     offset: None,
@@ -194,7 +193,8 @@ fn print(disk: &dyn Disk, found: &Found, loaded: Option<&Loaded>) -> io::Result<
 /// checked.
 fn owner(disk: &dyn Disk, found: &mut Found) -> anyhow::Result<Option<Owner>> {
     let path = "consensus/metadata";
-    let remedy = "bring it back from a copy: without it no leader starts, and everything else is as good as before";
+    let remedy =
+        "restore it from a backup: without it no leader starts; everything else is unaffected";
     match format::owner_of(disk) {
         Ok(Some(owner)) => {
             let len = disk
