@@ -307,8 +307,10 @@ async fn one_bit_in_the_first_frames_of_a_worker_leaves_it_neither_another_nor_i
     for number in 0..workers {
         jobs.push(client.submit(request(number)).await.unwrap());
     }
+    // Hundreds of workers in one process come one after the other.
+    let patience = PATIENCE * scaled(1, 10);
     for (number, job) in jobs.iter_mut().enumerate() {
-        let ended = timeout(PATIENCE, job.wait()).await;
+        let ended = timeout(patience, job.wait()).await;
         let result = ended.unwrap_or_else(|_| panic!("worker {number} gets no job")).unwrap();
         assert_eq!(result.status, JobStatus::Ok, "worker {number}: {}", result.stderr);
     }

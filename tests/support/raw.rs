@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use chunking::message::{Body, Progress, Stage, Welcome};
+use chunking::message::{Answer, AnswerStatus, Body, Progress, Stage, Welcome};
 use chunking::{Decoder, Generation, Head, InboundLimits, Kind};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -147,13 +147,25 @@ impl Raw {
     pub fn ask(&mut self, verb: &str, question: &Value) -> Value {
         let payload = [&[1], question.to_string().as_bytes()].concat();
         self.send(Kind::Ask, Uuid::from_u128(7), Uuid::nil(), verb, &payload);
-        let answer = loop {
+        // A long answer comes in parts, whose lists are joined.
+        let mut whole = serde_json::Map::new();
+        loop {
             let frame = self.read().unwrap();
-            if frame.kind == Kind::Answer {
-                break frame;
+            if frame.kind != Kind::Answer {
+                self.aside.push_back(frame);
+                continue;
             }
-            self.aside.push_back(frame);
-        };
-        serde_json::from_slice(&answer.payload[2..]).unwrap()
+            let answer = Answer::decode(&frame.payload).unwrap();
+            let part: serde_json::Map<String, Value> = serde_json::from_slice(answer.json).unwrap();
+            for (name, value) in part {
+                match (whole.get_mut(&name), value) {
+                    (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
+                    (_, value) => drop(whole.insert(name, value)),
+                }
+            }
+            if answer.status != AnswerStatus::MoreFollows {
+                return Value::Object(whole);
+            }
+        }
     }
 }
