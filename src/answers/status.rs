@@ -8,7 +8,7 @@ words! {
 }
 
 words! {
-    /// What a worker is.
+    /// What a worker is. `stock` is the older name of the class of classic workers; scripts know it.
     WorkerClass { Heft = "heft", Classic = "stock", Minimal = "minimal", }
 }
 

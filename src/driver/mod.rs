@@ -1,4 +1,5 @@
-//! Drivers execute the leader's outputs: sockets, timers, signals. All I/O of the leader is here.
+//! Drivers execute the leader's outputs: sockets, timers, and the threads that run the store's
+//! files. The leader itself does no I/O.
 
 mod choice;
 mod conn;

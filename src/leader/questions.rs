@@ -5,7 +5,7 @@
 //! sees no session, broker or blob. [`QuestionAction::Look`] asks the part of the leader with the
 //! data, which replies with [`QuestionEvent::Answered`], now or later.
 
-mod parts;
+mod answer_frames;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -326,7 +326,7 @@ impl Questions {
         }
         match answer {
             Ok(answer) => {
-                let parts = parts::parts(answer);
+                let parts = answer_frames::parts(answer);
                 self.actions.push_back(QuestionAction::Send { by, parts });
             }
             Err(text) => self.fail(by, &text),

@@ -18,7 +18,7 @@ use chunking::{ChunkHead, Decoder, Frame, FrameError, Generation, InboundLimits,
 use uuid::Uuid;
 
 use super::buffers::{BUFFER_BYTES, PoolBuf};
-use super::parts::Part;
+use super::partial_chunks::Part;
 use aside::Aside;
 
 /// What a connection without traffic holds.

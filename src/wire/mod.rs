@@ -6,7 +6,7 @@
 mod buffers;
 mod inlet;
 mod pace;
-mod parts;
+mod partial_chunks;
 mod pulse;
 mod receiving;
 mod sending;
@@ -16,7 +16,7 @@ mod unacked;
 pub use buffers::{BUFFER_BYTES, Pool, PoolBuf};
 pub use inlet::{ChunkStart, InChunk, Inlet, Step};
 pub(crate) use pace::{Pace, Speed};
-pub use parts::{PEER_PARTS_MAX, Part, Parts};
+pub use partial_chunks::{PEER_PARTS_MAX, Part, Parts};
 pub use pulse::{
     Dead, FRAME_BYTES_PER_SECOND_MIN, FRAME_WINDOW_MAX, KEEPALIVE_EVERY, Pulse, SILENCE_MAX,
     SILENCE_MIN, Signs, frame_window,

@@ -9,8 +9,8 @@ use chunking::limits::{CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, WINDOW_CHUNKS_MIN};
 use chunking::message::{Done, Grant, Reason};
 
 use super::blob::{Blob, Down, Up};
+use super::fragments::comes_later;
 use super::lines::Line;
-use super::pieces::comes_later;
 use super::queue::Queue;
 use super::{BlobId, News, Out, Relay, Says};
 use crate::core::broken;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::BlobId;
-use super::pieces::Coming;
+use super::fragments::Coming;
 use crate::core::ids::ConnId;
 
 /// Chunks that wait in one connection's outbox: enough that the socket never runs dry, few enough

@@ -13,12 +13,12 @@
 mod blob;
 mod chunks;
 mod flow;
+mod fragments;
 mod in_line;
 mod lagging;
 mod lines;
 mod local;
 mod on_disk;
-mod pieces;
 mod queue;
 mod room;
 mod ruling;
@@ -213,7 +213,7 @@ impl Relay {
             room: Room::default(),
             tick_at: None,
             spliced: splice::Counts::default(),
-            parts: Parts::new(pieces::LEADER_PARTS_MAX),
+            parts: Parts::new(fragments::LEADER_PARTS_MAX),
             out: VecDeque::new(),
         }
     }

@@ -8,13 +8,13 @@
 use chunking::message::{Reason, Verdict, Void};
 
 use super::blob::{Blob, Route};
-use super::pieces::comes_later;
+use super::fragments::comes_later;
 use super::{BlobId, Relay, Says, Verify, check_crcs};
 use crate::core::ids::ConnId;
 use crate::wire::ChunkStart;
 
 /// Chunks of fewer bytes are quicker gathered.
-const THROUGH_BYTES_MIN: u32 = 64 * 1024;
+const SPLICE_BYTES_MIN: u32 = 64 * 1024;
 
 /// How a chunk that was spliced ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Relay {
         }
         let blob = blobs.get_mut(&id).filter(|blob| blob.route == Route::Forward)?;
         let index = blob.came.plan().check(&start.head, start.sent_len).ok()?;
-        if start.sent_len < THROUGH_BYTES_MIN
+        if start.sent_len < SPLICE_BYTES_MIN
             || check_crcs(&start.head, start.head.crc_sent).is_err()
         {
             return None;

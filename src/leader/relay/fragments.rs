@@ -215,5 +215,5 @@ impl Relay {
 }
 
 #[cfg(test)]
-#[path = "pieces_tests.rs"]
+#[path = "fragments_tests.rs"]
 mod tests;
