@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn too_few_are_refused_with_the_value_the_limit_and_the_remedy() {
         let refused = Descriptors::judge(Some(DESCRIPTORS_MIN - 1)).unwrap_err();
-        for part in ["have 63 ", "at least 64", "ulimit -n", "LimitNOFILE="] {
+        for part in ["open 63 ", "at least 64", "ulimit -n", "LimitNOFILE="] {
             assert!(refused.contains(part), "{part} is missing: {refused}");
         }
         let least = Descriptors::judge(Some(DESCRIPTORS_MIN)).unwrap();

@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(check(|_| true), Ok(()));
         let without =
             |missing: &'static [u8]| check(move |code| !missing.contains(&code)).unwrap_err();
-        assert!(without(&[opcode::PollAdd::CODE]).contains("have POLL_ADD:"));
-        assert!(without(&[opcode::Recv::CODE, opcode::Nop::CODE]).contains("have NOP, RECV:"));
+        assert!(without(&[opcode::PollAdd::CODE]).contains("lacks POLL_ADD:"));
+        assert!(without(&[opcode::Recv::CODE, opcode::Nop::CODE]).contains("lacks NOP, RECV:"));
         for (code, name) in NEEDED {
             assert!(check(|asked| asked != code).unwrap_err().contains(name));
         }
