@@ -1,5 +1,5 @@
 //! Decides how a blob is cut into chunks: at fixed offsets, so that a chunk's offset is its
-//! identity.
+//! identity. The sizes are in `limits.rs`.
 
 use crate::chunk::{ChunkError, ChunkHead};
 use crate::codec::Codec;

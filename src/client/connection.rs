@@ -1,5 +1,6 @@
 //! Runs one connection of a client, maintained by an [`Uplink`]: sends the driver's outbox and
 //! passes every received frame to the driver. It knows nothing about jobs.
+//! The back-off between attempts is in `peer/route.rs`.
 
 use std::time::Duration;
 

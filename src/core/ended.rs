@@ -1,7 +1,7 @@
 //! Decides how long ended jobs are remembered.
 //!
-//! The oldest are forgotten first, when their time is over or there are too many. Nothing here ends
-//! a job.
+//! The oldest are forgotten first, when their time is over or there are too many. Jobs end
+//! in `state.rs`, where the first result wins.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 

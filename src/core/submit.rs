@@ -1,4 +1,7 @@
 //! Handles clients: their identity, their submissions, and the delivery of their results.
+//!
+//! Submitted is sent when the job's record is committed; `record.rs` says which records are synced
+//! for that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

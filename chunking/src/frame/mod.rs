@@ -1,4 +1,5 @@
 //! The envelope: three generations of one length-prefixed frame (W01-W03).
+//! `decode.rs` detects which generation a peer speaks.
 //!
 //! The [`Decoder`] is fed whatever bytes have come and never owns any; [`Head::encode`] writes a
 //! head into the caller's buffer. Neither touches payload bytes. Connections call both, one decoder

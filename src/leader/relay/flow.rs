@@ -1,4 +1,4 @@
-//! Moves data: sends chunks to waiting receivers and grants windows to senders.
+//! Moves data: sends chunks to waiting receivers, and decides the windows that senders are granted.
 
 use std::sync::Arc;
 use std::time::Duration;
