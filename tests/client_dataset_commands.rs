@@ -380,7 +380,14 @@ async fn datasets_are_listed_shown_removed_checked_and_pushed() {
             1,
             "leader: pack x: chunk 0",
         ),
-        (vec!["verify", DATASET], "dataset.verify", dataset_question.clone(), good, 0, "0 are damaged"),
+        (
+            vec!["verify", DATASET],
+            "dataset.verify",
+            dataset_question.clone(),
+            good,
+            0,
+            "0 are damaged",
+        ),
         (
             vec!["push", DATASET],
             "dataset.push",

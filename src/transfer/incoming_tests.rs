@@ -154,7 +154,8 @@ fn a_wrong_digest_costs_all_once_and_the_blob_the_second_time() {
             (1, Ruling::Answer(Verdict::Failed { reason, text })) => {
                 assert_eq!(reason, Reason::BAD_DIGEST);
                 assert!(
-                    text.as_str().contains("4097 received bytes") && text.as_str().contains("second"),
+                    text.as_str().contains("4097 received bytes")
+                        && text.as_str().contains("second"),
                     "{text}"
                 );
             }
