@@ -190,7 +190,7 @@ fn s22_a_job_to_all_that_would_not_fit_its_children_is_refused_at_the_door() {
     let refused = client.event("result");
     assert_eq!(refused["status"], "FAILED");
     assert!(
-        refused["stderr"].as_str().unwrap().contains("at most 4194304"),
+        refused["stderr"].as_str().unwrap().contains("the limit is 4194304"),
         "{}",
         refused["stderr"]
     );
