@@ -699,7 +699,7 @@ fn a_job_whose_inputs_went_through_and_whose_client_is_gone_fails() {
     rig.pass(SECOND);
     rig.expect([GONE, "drop input j1"]);
     assert!(matches!(rig.job(1).phase, Phase::Done { ending: Ending::Failed { .. }, .. }));
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/2: result j1"]);
 }
 

@@ -80,26 +80,41 @@ fn a_result_goes_to_the_connection_that_submitted() {
 }
 
 #[test]
-fn a_result_goes_to_any_connection_of_its_client_where_the_first_is_gone() {
+fn a_result_goes_to_any_connection_of_a_classic_client_where_the_first_is_gone() {
     let mut rig = leased();
     rig.client("bob");
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.tell(Event::Closed { conn: ConnId(1) });
     rig.ack("w1", 1);
     rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1", "alice/2: result j1"]);
 }
 
 #[test]
-fn a_result_nobody_is_there_for_is_kept_and_delivered_once_at_the_next_hello() {
+fn a_heft_client_gets_a_result_only_where_it_submitted_the_job() {
+    let mut rig = leased();
+    // Another program of the same user.
+    rig.client("alice");
+    rig.tell(Event::Closed { conn: ConnId(1) });
+    rig.ack("w1", 1);
+    rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1"]);
+    rig.client("alice");
+    rig.pass(SECOND * 60);
+    rig.expect([]);
+    rig.submit(job(1));
+    rig.expect(["alice/3: submitted j1 Finished behind 0", "alice/3: result j1"]);
+}
+
+#[test]
+fn a_result_nobody_is_there_for_is_kept_and_delivered_once_when_its_classic_client_is_back() {
     let mut rig = leased();
     rig.close("alice");
     rig.ack("w1", 1);
     rig.expect(["+ack j1 r1 ok w1", "w1: settle j1", "drop input j1"]);
     rig.client("bob");
     rig.expect([]);
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/2: result j1"]);
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect([]);
 }
 
@@ -118,7 +133,7 @@ fn a_result_counts_as_delivered_when_its_client_has_it_and_not_before() {
     rig.tell(Event::Delivered { job: id(1), run: Run(1) });
     rig.expect([]);
     rig.close("alice");
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect([]);
 }
 
@@ -133,19 +148,19 @@ fn a_result_on_its_way_when_its_connection_ends_waits_for_the_next_one() {
     rig.tell(Event::NotDelivered { job: id(1) });
     rig.expect([]);
     assert!(!rig.job(1).delivered);
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/2: result j1"]);
     rig.tell(Event::Delivered { job: id(1), run: Run(1) });
     rig.expect(["+delivered j1"]);
 }
 
 #[test]
-fn a_result_on_its_way_when_its_connection_ends_goes_to_another_of_its_client() {
+fn a_result_on_its_way_when_its_connection_ends_goes_to_another_of_its_classic_client() {
     let mut rig = leased();
     rig.hold_delivery();
     rig.ack("w1", 1);
     rig.skip();
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.tell(Event::Closed { conn: ConnId(1) });
     rig.tell(Event::NotDelivered { job: id(1) });
     rig.expect(["alice/2: result j1"]);
@@ -158,7 +173,7 @@ fn a_result_that_its_client_has_is_not_sent_again_when_an_older_connection_ends(
     rig.hold_delivery();
     rig.ack("w1", 1);
     rig.skip();
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.delay_commits();
     rig.tell(Event::Delivered { job: id(1), run: Run(1) });
     rig.expect(["+delivered j1"]);
@@ -174,7 +189,7 @@ fn a_result_that_its_client_has_is_not_sent_again_when_an_older_connection_ends(
     // Nor is it kept for the next hello.
     rig.tell(Event::Closed { conn: ConnId(2) });
     rig.tell(Event::NotDelivered { job: id(1) });
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect([]);
 }
 
@@ -189,7 +204,7 @@ fn a_dead_jobs_answer_is_kept_for_its_client_too() {
     rig.close("alice");
     rig.close("s1");
     rig.expect(["+dlq j1#1 WorkerLost"]);
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/2: result j1"]);
 }
 

@@ -134,6 +134,7 @@ fn client_config(fields: &Value) -> ClientConfig {
     ClientConfig {
         client_id: text(fields, "ClientId"),
         desired_parallelism: number(fields, "DesiredParallelism").expect("DesiredParallelism"),
+        cap: number(fields, "Cap"),
         heft: fields.get("Heft").map(announcement),
     }
 }

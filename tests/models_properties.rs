@@ -132,10 +132,11 @@ fn announcement() -> impl Strategy<Value = Announcement> {
 }
 
 fn client_config() -> impl Strategy<Value = ClientConfig> {
-    (text(), any::<i32>(), option::of(announcement())).prop_map(
-        |(client_id, desired_parallelism, heft)| ClientConfig {
+    (text(), any::<i32>(), option::of(any::<u32>()), option::of(announcement())).prop_map(
+        |(client_id, desired_parallelism, cap, heft)| ClientConfig {
             client_id,
             desired_parallelism,
+            cap,
             heft,
         },
     )

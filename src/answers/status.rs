@@ -194,7 +194,7 @@ pub struct Lacks {
 #[serde(default)]
 pub struct ClientRow {
     pub id: String,
-    /// Jobs of it that may be at workers.
+    /// Jobs of it that may be at workers; 0 if as many as workers take.
     pub cap: u32,
     /// Those that are.
     pub in_flight: u32,

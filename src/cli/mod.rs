@@ -15,6 +15,7 @@ pub mod exit;
 pub mod explain;
 mod files;
 mod gaps;
+mod identity;
 mod job_line;
 pub mod leader;
 mod leaving;

@@ -222,7 +222,7 @@ fn clients_table(clients: &[ClientRow]) -> Table {
     for client in clients {
         table.row([
             text(&client.id),
-            client.cap.to_string(),
+            if client.cap == 0 { "-".to_owned() } else { client.cap.to_string() },
             client.in_flight.to_string(),
             client.queued.to_string(),
             client.connections.to_string(),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::answers::{DatasetShown, ask};
-use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
+use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options, UNCAPPED};
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
@@ -25,6 +25,7 @@ use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
+use super::identity::default_client_id;
 use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::Progress;
@@ -94,9 +95,14 @@ pub struct SubmitArgs {
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Client id (default: submit- and a random id).
+    /// Client id (default: the user at this host). Priorities order the queued jobs of one client
+    /// for one program.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
+    /// Maximum number of this client's jobs that run at a time (default: as many as workers take).
+    /// It holds for all jobs of the client id, until another command names another number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2_147_483_647))]
+    cap: Option<u32>,
     /// Time limit of the program, such as 30s. A classic worker cannot stop it: the job then fails
     /// with TIMEOUT, and the program keeps running
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
@@ -199,7 +205,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     }
     let client_id = match &args.client {
         Some(id) => id.clone(),
-        None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
+        None => default_client_id(),
     };
     let downloads =
         if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
@@ -207,7 +213,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach =
         if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
-    let options = Options { downloads, ..reach };
+    let options = Options { downloads, desired: args.cap.unwrap_or(UNCAPPED), ..reach };
     let client = before(
         args,
         deadline,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::Options;
 use super::arrivals::Arrivals;
 use super::dispatch::Conn;
+use crate::model::hello::{CLIENT_CAP_DEFAULT, UNCAPPED};
 use crate::model::{ClientConfig, JsonModel};
 use crate::peer::{
     self, InFrame, LinkError, LinkWriter, OutFrame, OwnSigns, Patience, Settings, Uplink,
@@ -159,9 +160,15 @@ pub(super) fn uplink(leader: &str, desired: u32, options: &Options) -> Uplink {
         backoff: options.backoff,
         signs: OwnSigns::Keepalives,
     };
+    // A classic leader knows only wishes, and is told the default (CP02).
+    let (told, cap) = match desired {
+        UNCAPPED => (CLIENT_CAP_DEFAULT, Some(0)),
+        desired => (desired, None),
+    };
     let config = ClientConfig {
         client_id: options.client_id.clone(),
-        desired_parallelism: i32::try_from(desired.max(1)).unwrap_or(i32::MAX),
+        desired_parallelism: i32::try_from(told.max(1)).unwrap_or(i32::MAX),
+        cap,
         heft: Some(peer::announcement(FEATURES, None)),
     };
     Uplink::new(settings, move || OutFrame {

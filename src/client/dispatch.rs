@@ -16,6 +16,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::core::ids::Micros;
+use crate::model::hello::UNCAPPED;
 
 /// How long a connection may be away before its jobs go to others (CL07).
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -373,8 +374,11 @@ impl Dispatch {
 }
 
 /// Divides a cap over connections (CP06): evenly, at least one each, the remainder to the first
-/// ones. A total below the number of connections gives each one job.
+/// ones. A total below the number of connections gives each one job. No cap is none at each.
 pub fn split_cap(total: u32, conns: usize) -> Vec<u32> {
+    if total == UNCAPPED {
+        return vec![UNCAPPED; conns];
+    }
     let count = u32::try_from(conns).unwrap_or(u32::MAX).max(1);
     let base = (total / count).max(1);
     let extra = if total >= count { total % count } else { 0 };

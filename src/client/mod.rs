@@ -64,6 +64,7 @@ pub use spec::{Input, JobSpec};
 use std::time::Duration;
 
 use crate::model::hello::CLIENT_CAP_DEFAULT;
+pub use crate::model::hello::UNCAPPED;
 use crate::peer;
 
 /// How long a job that needs transfers waits for the first answer of a leader, unless
@@ -76,6 +77,7 @@ pub struct Options {
     /// Who it is; empty lets the leader make an id, which suits those that only ask.
     pub client_id: String,
     /// How many of its jobs it wants to run at a time (CP01); over several leaders the sum (CP06).
+    /// With [`UNCAPPED`] as many run as workers take; a classic leader is then told the default.
     pub desired: u32,
     /// How connections are tuned.
     pub tuning: Tuning,

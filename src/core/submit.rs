@@ -135,7 +135,8 @@ impl Broker {
             self.clients.caps_named.insert(client.clone(), cap);
         }
         match peer {
-            ClientPeer::Heft => self.redeliver(&client),
+            // It submits its jobs again, or asks for results.
+            ClientPeer::Heft => {}
             ClientPeer::Classic => {
                 let from = self.now.plus(REDELIVERY_WAIT);
                 self.clients.classic.insert(conn, ClassicClient { from, newest: None });
@@ -156,11 +157,12 @@ impl Broker {
         }
     }
 
-    /// Whether a connection may get the result of a job that was not submitted on it. A classic
-    /// client takes it for one of its own: so only as long as it has not submitted anything that is
-    /// newer.
+    /// Whether a connection may get the result of a job that was not submitted on it. A heft client
+    /// may not: several programs share its id, and each submits its jobs again where it lost its
+    /// connection. A classic client takes any result for one of its own: so it gets one only as
+    /// long as it has not submitted anything that is newer.
     fn may_redeliver(&self, conn: ConnId, seq: u64) -> bool {
-        self.clients.classic.get(&conn).is_none_or(|classic| {
+        self.clients.classic.get(&conn).is_some_and(|classic| {
             classic.from <= self.now && classic.newest.is_none_or(|newest| newest < seq)
         })
     }
@@ -380,8 +382,8 @@ impl Broker {
             .filter(|conn| self.clients.at.get(conn) == Some(client))
     }
 
-    /// Sends a result to the connection that submitted the job, else to any of the same client;
-    /// else it is kept. It counts as delivered when [`Event::Delivered`](super::Event::Delivered)
+    /// Sends a result to the connection that submitted the job, else to any classic one of the same
+    /// client; else it is kept. It counts as delivered when [`Event::Delivered`](super::Event::Delivered)
     /// says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };

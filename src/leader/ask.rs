@@ -27,6 +27,7 @@ use crate::core::ids::JobId;
 use crate::core::job::{Job, Phase};
 use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
+use crate::model::hello::UNCAPPED;
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
@@ -234,7 +235,7 @@ impl Leader {
         let clients =
             self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
                 id: client.to_string(),
-                cap: self.broker.cap_of(client),
+                cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
                 in_flight: state.running(client),
                 queued: queued_by.get(client).copied().unwrap_or(0) as u64,
                 connections: connections as u64,

@@ -12,6 +12,9 @@ pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
 /// How many jobs of one client may run at a time when it names no number of its own (CP02).
 pub const CLIENT_CAP_DEFAULT: u32 = 4;
 
+/// A client's cap that is none: as many of its jobs run as workers take.
+pub const UNCAPPED: u32 = u32::MAX;
+
 /// The most jobs a worker may run at a time: its heartbeat has to list them.
 const PARALLEL_MAX: u64 = chunking::limits::HEARTBEAT_JOBS_MAX as u64;
 
@@ -52,17 +55,24 @@ pub struct ClientConfig {
     pub client_id: String,
     /// How many jobs it wants to have running at a time.
     pub desired_parallelism: i32,
+    /// Ours: the client's cap, which counts instead of the wish; 0 for none.
+    pub cap: Option<u32>,
     /// Ours: what the client can do.
     pub heft: Option<Announcement>,
 }
 
 impl ClientConfig {
     /// The client's cap. The wish counts only if it names the client that the frame's subject names
-    /// (CP03), and never gives less than one job (CP02).
+    /// (CP03), and never gives less than one job (CP02). A cap of heft's own counts before it.
     #[must_use]
     pub fn cap_for(&self, subject: &str) -> u32 {
         if self.client_id != subject {
             return CLIENT_CAP_DEFAULT;
+        }
+        match self.cap {
+            Some(0) => return UNCAPPED,
+            Some(cap) => return cap,
+            None => {}
         }
         u32::try_from(self.desired_parallelism).unwrap_or(1).max(1)
     }
@@ -75,8 +85,10 @@ impl ClientConfig {
 }
 
 impl JsonModel for ClientConfig {
-    const SCHEMA: Schema =
-        Schema { name: "ClientConfig", members: &["ClientId", "DesiredParallelism", "Heft"] };
+    const SCHEMA: Schema = Schema {
+        name: "ClientConfig",
+        members: &["ClientId", "DesiredParallelism", "Cap", "Heft"],
+    };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
         object.refuse_null("DesiredParallelism", "a whole number")?;
@@ -88,6 +100,7 @@ impl JsonModel for ClientConfig {
             desired_parallelism: object
                 .int32("DesiredParallelism")?
                 .unwrap_or(CLIENT_CAP_DEFAULT.cast_signed()),
+            cap: object.whole("Cap", 0, u32::MAX.into())?,
             heft: heft.map(|heft| Announcement::read(&heft)).transpose()?,
         })
     }
@@ -95,6 +108,7 @@ impl JsonModel for ClientConfig {
     fn write(&self, object: &mut ObjectWriter<'_>) {
         object.text("ClientId", &self.client_id);
         object.whole("DesiredParallelism", self.desired_parallelism);
+        object.whole_if_some("Cap", self.cap);
         object.model_if_some("Heft", self.heft.as_ref());
     }
 }

@@ -61,6 +61,7 @@ async fn ask(leader: &str, tuning: &Tuning) -> Result<bool, LinkError> {
     let config = ClientConfig {
         client_id: PROBE_CLIENT_ID.to_owned(),
         desired_parallelism: 1,
+        cap: None,
         heft: Some(announcement(Features::REDIRECTS, None)),
     };
     let hello = OutFrame {

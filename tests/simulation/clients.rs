@@ -16,13 +16,15 @@ impl World {
         let client = &mut self.clients[number];
         client.conn = Some(conn);
         let id = client.id.clone();
-        let is_known = |job: &&Submission| client.taken.contains(&job.job);
+        // A classic client whose jobs are all with the leader waits for their results. Whatever it
+        // submits makes it a new run of its program, to which those are not sent.
+        let waits = !client.asks_again
+            && client.to_submit.is_empty()
+            && client.open.keys().all(|job| client.taken.contains(job));
         let again: Vec<Submission> =
-            client.open.values().filter(|job| !is_known(job)).cloned().collect();
-        self.say(
-            conn,
-            Event::ClientHello { conn, client: id, cap: Some(CAP), peer: ClientPeer::Heft },
-        );
+            if waits { Vec::new() } else { client.open.values().cloned().collect() };
+        let peer = if client.asks_again { ClientPeer::Heft } else { ClientPeer::Classic };
+        self.say(conn, Event::ClientHello { conn, client: id, cap: Some(CAP), peer });
         for job in again {
             self.submits(conn, job);
         }

@@ -286,6 +286,20 @@ impl Rig {
         self.tell(Event::ClientHello { conn, client: name.into(), cap, peer: ClientPeer::Heft });
     }
 
+    /// A classic client comes back and is there for so long that it gets results by its name.
+    #[track_caller]
+    pub fn classic_client_back(&mut self, name: &str) {
+        let conn = self.open(name);
+        self.tell(Event::ClientHello {
+            conn,
+            client: name.into(),
+            cap: None,
+            peer: ClientPeer::Classic,
+        });
+        self.expect([]);
+        self.pass(SECOND * 2);
+    }
+
     /// A worker says hello and offers nothing yet.
     #[track_caller]
     pub fn hello(

@@ -117,8 +117,12 @@ impl SimClient {
             features: heft::conn::FEATURES.names().map(str::to_owned).collect(),
             name: None,
         };
-        let config =
-            ClientConfig { client_id: self.name.clone(), desired_parallelism: 3, heft: Some(heft) };
+        let config = ClientConfig {
+            client_id: self.name.clone(),
+            desired_parallelism: 3,
+            cap: None,
+            heft: Some(heft),
+        };
         ctx.out.push(json_frame(
             Kind::HelloClient,
             Uuid::nil(),
