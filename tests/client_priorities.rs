@@ -100,6 +100,7 @@ fn a_user_has_no_cap_unless_a_command_names_one_and_the_last_command_counts() {
     let (code, out, _) = heft(&["explain", &scene.leader.addr(), &job]);
     assert_eq!(code, Some(0));
     assert!(out.contains("6 jobs at workers; its cap is 2"), "{out}");
+    assert!(out.contains("position  0 jobs of the same client"), "{out}");
 
     jobs.push(scene.submit("free", &[]));
     eventually("nothing holds them back", || scene.started().len() == 8);

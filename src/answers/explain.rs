@@ -60,6 +60,9 @@ pub struct Explained {
     pub datasets: Vec<NamedDataset>,
     /// What it waits for, if it waits.
     pub waits: Option<Waits>,
+    /// How many jobs of its client and key are served before it, if it is queued; at most 1,000 are
+    /// counted.
+    pub ahead: Option<u64>,
     /// The workers that are connected, at most 1,000.
     pub workers: Vec<SeenWorker>,
     /// Whether there are more.

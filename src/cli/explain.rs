@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::table::{Side, Table, said, text};
 use super::{Output, Reach, about, job_id, print, print_json, printable};
 use crate::answers::{Explained, ask};
+use crate::core::queue::AHEAD_COUNTED_MAX;
 use crate::units::ByteSize;
 
 const EXAMPLES: &str = "Examples:
@@ -71,6 +72,14 @@ fn render(job: &Explained) -> String {
     if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {
         lines.push_str(&format!("{:8}  {}\n", "waits for", printable(&waits.text)));
     }
+    if let Some(ahead) = job.ahead {
+        let more = if ahead >= AHEAD_COUNTED_MAX as u64 { " or more" } else { "" };
+        let jobs = if ahead == 1 { "job" } else { "jobs" };
+        lines.push_str(&format!(
+            "{:8}  {ahead}{more} {jobs} of the same client and key are served before it\n",
+            "position"
+        ));
+    }
     let mut table = Table::new(&[
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
@@ -109,7 +118,8 @@ mod tests {
     fn an_explanation_is_shown_worker_by_worker_and_one_that_says_little_too() {
         let answer = json!({
             "job_id": "j-1", "phase": "queued", "key": "job.assign.calcA", "policy": "locality",
-            "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500}, "datasets": [{"cache_id": "models-v2", "bytes": 1024}],
+            "waits": {"for": "data", "text": "host-1, which gets models-v2", "waited_ms": 1_500},
+            "ahead": 2, "datasets": [{"cache_id": "models-v2", "bytes": 1024}],
             "workers": [
                 {"id": "w-1", "name": "host-1", "verdict": "best", "text": "the dataset is coming", "missing_bytes": 1 << 20,
                  "running": 1, "credit": 3},
@@ -122,6 +132,7 @@ queue     job.assign.calcA
 policy    locality
 datasets  models-v2, 1 KiB
 waits for  host-1, which gets models-v2
+position  2 jobs of the same client and key are served before it
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY
 w-1     host-1  best        1 MiB        1       3  the dataset is coming

@@ -37,6 +37,9 @@ pub struct Explanation {
     pub datasets: Vec<Named>,
     /// What it waits for, if it waits.
     pub waits: Option<WaitsFor>,
+    /// How many jobs of its client and key are served before it, if it is queued; at most
+    /// [`AHEAD_COUNTED_MAX`](super::queue::AHEAD_COUNTED_MAX).
+    pub ahead: Option<usize>,
     /// The workers that are connected, in the order of their ids.
     pub workers: Vec<Seen>,
 }
@@ -302,6 +305,7 @@ impl Broker {
             policy: self.config.policy,
             datasets: named.collect(),
             waits: self.waits_for(job, &workers, choice),
+            ahead: self.queues.ahead_of(&job.submission.key, &job.submission.client, job.place()),
             workers,
         })
     }

@@ -14,7 +14,7 @@ use super::payload::PayloadKind;
 use super::subject::RoutingKey;
 
 /// Jobs before a new one that are counted one by one; beyond it the number is of no use to anybody.
-const AHEAD_COUNTED_MAX: usize = 1000;
+pub const AHEAD_COUNTED_MAX: usize = 1000;
 
 /// A job's place in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -430,12 +430,23 @@ impl Queues {
 
     /// Whether a job waits here.
     pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
-        let Some(queue) = self.lanes.get(key) else { return false };
-        let lane = queue
-            .parked
-            .get(client)
-            .or_else(|| queue.ring.iter().find(|lane| lane.client == *client));
+        let lane = self.lane(key, client);
         lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
+    }
+
+    /// How many jobs of its client and key are before a job, at most [`AHEAD_COUNTED_MAX`]; nothing
+    /// if it does not wait here.
+    pub fn ahead_of(&self, key: &RoutingKey, client: &ClientId, place: Place) -> Option<usize> {
+        let lane = self.lane(key, client)?;
+        let waits = lane.all().iter().any(|jobs| jobs.contains_key(&place));
+        let ahead = lane.all().into_iter().flat_map(|jobs| jobs.range(..place));
+        waits.then(|| ahead.take(AHEAD_COUNTED_MAX).count())
+    }
+
+    fn lane(&self, key: &RoutingKey, client: &ClientId) -> Option<&Lane> {
+        let queue = self.lanes.get(key)?;
+        let in_ring = || queue.ring.iter().find(|lane| lane.client == *client);
+        queue.parked.get(client).or_else(in_ring)
     }
 
     /// How many keys have jobs.

@@ -19,7 +19,7 @@ impl Leader {
     /// Why a job is where it is, worker by worker.
     pub(super) fn explain(&self, job: JobId) -> Result<Explained, String> {
         let unknown = || OperateError::Unknown { job }.to_string();
-        let Explanation { job, run, client, key, phase, policy, datasets, waits, workers } =
+        let Explanation { job, run, client, key, phase, policy, datasets, waits, ahead, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
         let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));
         let input_room = waits.as_ref().filter(|waits| matches!(waits, explain::WaitsFor::Client));
@@ -50,6 +50,7 @@ impl Leader {
             policy: policy.name().to_owned(),
             datasets: datasets.iter().map(named).collect(),
             waits: input_room.or(waits).or(result_waits),
+            ahead: ahead.map(|ahead| ahead as u64),
             more: workers.len() > LISTED_MAX,
             workers: workers
                 .into_iter()
