@@ -97,10 +97,23 @@ pairings! {
 }
 
 #[test]
-fn the_demo_runs_and_all_its_jobs_end_as_they_should() {
-    let (code, stdout, stderr) = heft(&["demo", "--jobs", "4"]);
-    assert_eq!(code, Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("6 of 6 jobs ended as they should"), "{stdout}");
+fn the_demo_shows_what_it_claims_and_leaves_nothing_behind() {
+    let dir = TempDir::new();
+    let (code, stdout, stderr) =
+        heft(&["demo", "--dir", dir.text(), "--size", "32MiB", "--jobs", "20"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("6 of 6 went as they should"), "{stdout}");
+    assert!(stdout.lines().count() <= 60, "{stdout}");
+    assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+
+    for (args, why) in [
+        (["--size", "1MiB"], "--size 1 MiB is not between 8 MiB and 64 GiB"),
+        (["--dir", "/nowhere"], "cannot use --dir /nowhere"),
+    ] {
+        let (code, stdout, stderr) = heft(&[&["demo"], &args[..]].concat());
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
 }
 
 #[test]

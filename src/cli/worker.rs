@@ -87,7 +87,8 @@ pub struct WorkerArgs {
     /// Maximum concurrent jobs
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
     pub max_par: u32,
-    /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95
+    /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95; 1 for no
+    /// limit
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75, value_parser = cpu_cap)]
     pub cpu_cap: f64,
     /// Worker id, a Guid; a worker restarted under the same id returns the results the leader does
@@ -149,7 +150,7 @@ impl WorkerArgs {
             name: self.name.clone(),
             patterns: self.patterns.clone(),
             parallel_max: self.max_par,
-            cpu_cap: Some(self.cpu_cap),
+            cpu_cap: Some(self.cpu_cap).filter(|share| *share < NO_CPU_CAP),
             work_dir: std::path::absolute(&self.work_dir).unwrap_or_else(|_| self.work_dir.clone()),
             cache: Some(CacheConfig {
                 directory: self.cache_dir(),
@@ -199,11 +200,16 @@ fn max_par(text: &str) -> Result<u32, String> {
     })
 }
 
+/// The share at which no load withholds a slot.
+const NO_CPU_CAP: f64 = 1.0;
+
 /// Reads a share of the processors (ENV03).
 fn cpu_cap(text: &str) -> Result<f64, String> {
-    let share = text.trim().parse().ok().filter(|share| (0.10..=0.95).contains(share));
+    let share = text.trim().parse().ok();
+    let share = share.filter(|share| (0.10..=0.95).contains(share) || *share == NO_CPU_CAP);
     let form = || {
-        "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95"
+        "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95, or 1 \
+         for no limit"
             .to_owned()
     };
     share.ok_or_else(form)
@@ -514,7 +520,7 @@ mod tests {
             ("--max-par 10001", "from 1 to 10000"),
             (
                 "--cpu-cap 0.99",
-                "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95",
+                "--cpu-cap, or else WORKER_CPU_CAP, takes a share of all processors from 0.10 to 0.95, or 1 for no limit",
             ),
             ("--cpu-cap NaN", "from 0.10 to 0.95"),
             ("--time-limit 0s", "lets no program run"),

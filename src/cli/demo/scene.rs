@@ -1,0 +1,257 @@
+//! The processes and files of the demo. All of them are gone when it ends.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use crate::answers::ask;
+use crate::client::{Client, Options};
+use crate::core::retry::mix;
+
+/// The workers of the demo.
+const WORKERS: [&str; 2] = ["worker-1", "worker-2"];
+
+/// Bytes that are made up once; files are repetitions of them with other beginnings.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Free bytes of the file system of a directory.
+pub(super) fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(dir)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+pub(super) struct Scene {
+    place: Place,
+    leader: Child,
+    addr: String,
+    workers: Vec<(&'static str, Child)>,
+    client: Client,
+}
+
+impl Scene {
+    /// Starts a leader, the workers and a client.
+    pub(super) async fn set(dir: &Path) -> anyhow::Result<Scene> {
+        let place = Place::new(dir)?;
+        place.write_programs()?;
+        let (leader, addr) = start_leader(&place, "0").await?;
+        let workers = WORKERS
+            .iter()
+            .map(|name| Ok((*name, start_worker(&place, name, &addr)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let options = Options { desired: 64, ..Options::new("demo") };
+        let client = Client::connect(&addr, &options).await?;
+        let scene = Scene { place, leader, addr, workers, client };
+        scene.await_workers(WORKERS.len()).await?;
+        Ok(scene)
+    }
+
+    pub(super) fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.place.0
+    }
+
+    /// The heavy input.
+    pub(super) fn input(&self) -> PathBuf {
+        self.place.0.join("input.bin")
+    }
+
+    /// The directory of the dataset's files.
+    pub(super) fn dataset(&self) -> PathBuf {
+        self.place.0.join("dataset")
+    }
+
+    /// The directory of the programs that jobs run.
+    pub(super) fn programs(&self) -> PathBuf {
+        self.place.programs()
+    }
+
+    /// The directory in which programs leave notes for the demo.
+    pub(super) fn notes(&self) -> PathBuf {
+        self.place.0.join("notes")
+    }
+
+    /// Waits until so many workers are connected.
+    async fn await_workers(&self, count: usize) -> anyhow::Result<()> {
+        loop {
+            let workers = self.client.ask(&ask::Status {}).await?.answer.workers;
+            if workers.iter().filter(|worker| worker.connected).count() >= count {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Kills a worker with SIGKILL.
+    pub(super) fn kill_worker(&mut self, name: &str) -> anyhow::Result<()> {
+        for (_, worker) in self.workers.iter_mut().filter(|(known, _)| *known == name) {
+            worker.start_kill()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a worker again that was killed, and waits for it.
+    pub(super) async fn restart_worker(&mut self, name: &str) -> anyhow::Result<()> {
+        for (known, worker) in &mut self.workers {
+            if *known == name {
+                worker.wait().await?;
+                *worker = start_worker(&self.place, known, &self.addr)?;
+            }
+        }
+        self.await_workers(WORKERS.len()).await
+    }
+
+    /// Kills the leader with SIGKILL, and starts it again on the same port and directory. Says how
+    /// long it took until it listened.
+    pub(super) async fn restart_leader(&mut self) -> anyhow::Result<Duration> {
+        self.leader.start_kill()?;
+        self.leader.wait().await?;
+        let began = Instant::now();
+        let port = self.addr.rsplit_once(':').map_or("0", |(_, port)| port).to_owned();
+        let (leader, addr) = start_leader(&self.place, &port).await?;
+        (self.leader, self.addr) = (leader, addr);
+        Ok(began.elapsed())
+    }
+
+    /// Ends everything.
+    pub(super) async fn strike(mut self) {
+        self.client.close().await;
+        for child in self.workers.iter_mut().map(|(_, worker)| worker).chain([&mut self.leader]) {
+            child.start_kill().ok();
+            child.wait().await.ok();
+        }
+    }
+}
+
+/// This program, to start the other parts with.
+pub(super) fn heft() -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program to start it again")?;
+    let mut command = Command::new(program);
+    // Errors are shown. The rest is for the demo to say.
+    command.env("HEFT_LOG", "error").stdin(Stdio::null()).kill_on_drop(true);
+    Ok(command)
+}
+
+async fn start_leader(place: &Place, port: &str) -> anyhow::Result<(Child, String)> {
+    // A worker that is gone is given up soon: nobody wants to watch a demo wait.
+    let mut leader = heft()?
+        .args(["leader", port, "--worker-grace", "300ms"])
+        .arg("--data")
+        .arg(place.0.join("data"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the leader")?;
+    let said = leader.stdout.take().context("the leader's output is not there")?;
+    let line = BufReader::new(said).lines().next_line().await?;
+    let line = line.context("the leader ended before it listened")?;
+    let addr = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+    let addr = addr.with_context(|| format!("the leader said {line:?} and no address"))?.to_owned();
+    Ok((leader, addr))
+}
+
+fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> {
+    let (host, port) = addr.split_once(':').context("the address has no port")?;
+    // The demo itself keeps the processors busy: its slots are not withheld for that.
+    let worker = heft()?
+        .args(["worker", host, port, "--name", name, "--max-par", "4", "--cpu-cap", "1"])
+        .arg("--exe-dir")
+        .arg(place.programs())
+        .arg("--work-dir")
+        .arg(place.0.join(format!("jobs-{name}")))
+        .arg("--cache-dir")
+        .arg(place.0.join(format!("cache-{name}")))
+        .stdout(Stdio::null())
+        .spawn();
+    worker.with_context(|| format!("cannot start {name}"))
+}
+
+/// The demo's directory, which is removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(dir: &Path) -> anyhow::Result<Place> {
+        let path = dir.join(format!("heft-demo-{}", Uuid::new_v4().simple()));
+        let made = fs::create_dir(&path).and_then(|()| fs::create_dir(path.join("notes")));
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Place(path))
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.0.join("programs")
+    }
+
+    fn write_programs(&self) -> anyhow::Result<()> {
+        let notes = self.0.join("notes");
+        let notes = notes.display();
+        let directory = self.programs();
+        fs::create_dir(&directory)?;
+        for (name, body) in [
+            // How much came, and the digest of its end: heft has checked all of it.
+            (
+                "measure",
+                "wc -c < input.bin\ntail -c 1048576 input.bin | sha256sum | cut -d' ' -f1\n".into(),
+            ),
+            ("first-line", "head -n 1 model.bin\n".into()),
+            (
+                "make",
+                "head -c \"$1\" /dev/urandom > made.bin\nsha256sum < made.bin | cut -d' ' -f1\n"
+                    .into(),
+            ),
+            (
+                "rescued",
+                format!(
+                    "if mkdir '{notes}/taken' 2>/dev/null; then dirname \"$PWD\" > \
+                     '{notes}/taken/by.new'; mv '{notes}/taken/by.new' '{notes}/taken/by'; sleep \
+                     60; fi\ndirname \"$PWD\"\n"
+                ),
+            ),
+            ("small", "exit 0\n".into()),
+            ("slow", "sleep \"$1\"\necho slept \"$1\" seconds\n".into()),
+            ("broken", "echo this went wrong >&2\nexit 3\n".into()),
+        ] as [(&str, String); 7]
+        {
+            let path = directory.join(name);
+            fs::write(&path, format!("#!/bin/sh\n{body}"))
+                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Writes a file that does not compress.
+pub(super) fn write_noise(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
+    let words = (0..BLOCK_BYTES as u64 / 8).flat_map(|word| mix(word ^ seed << 32).to_le_bytes());
+    let mut block: Vec<u8> = words.collect();
+    let (mut file, mut left, mut number) = (File::create_new(path)?, bytes, 0_u64);
+    while left > 0 {
+        // No two blocks are alike.
+        for (byte, new) in block.iter_mut().zip(mix(number ^ seed).to_le_bytes()) {
+            *byte = new;
+        }
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(block.len());
+        file.write_all(block.get(..len).unwrap_or_default())?;
+        (left, number) = (left - len as u64, number + 1);
+    }
+    Ok(())
+}
