@@ -35,7 +35,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A client hands a job in (T01).
+    /// A client submits a job (T01).
     SubmitJob = 1,
     /// The leader gives a job to a worker (T02).
     AssignJob = 2,
@@ -102,7 +102,7 @@ kinds! {
     Settled = 46,
     /// A client has a job's result; the leader need not push it again.
     Received = 47,
-    /// Who sends it lives, and has nothing else to say.
+    /// The sender is alive and has nothing else to send.
     Keepalive = 48,
     /// A client puts a dataset.
     Put = 50,

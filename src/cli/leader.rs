@@ -325,7 +325,7 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
         }
         Durability::Disk => {
             let storage = Storage::open(&args.data, args.node, segment).map_err(Unavailable)?;
-            // Where it was missing, somebody else may have been quicker.
+            // The directory may have been created by somebody else since it was checked.
             data_dir(args)?;
             if let Some(found) = storage.found() {
                 info!("{found}");
@@ -458,7 +458,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         drain: args.drain.0,
         ..Options::default()
     };
-    // Nobody is told of it before it knows its jobs.
+    // The address is announced only when the leader knows its jobs.
     let prepared = storage.into_leader(config);
     let line = format!(
         "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})\n",
@@ -466,7 +466,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         args.data.display(),
         args.spool_max
     );
-    // It is no less a leader.
+    // Failing to print the start line is not fatal.
     if let Err(error) = print(line.as_bytes()) {
         warn!("{error}; it said: {}", line.trim_end());
     }

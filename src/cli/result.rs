@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use tokio::time::{interval, timeout};
 use uuid::Uuid;
 
-use super::all::{Asker, show_all};
+use super::show_children::{Asker, show_all};
 use super::children::children;
 use super::exit::TimedOut;
 use super::job_line::Line;

@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::all::{Asker, show_all};
+use super::show_children::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};

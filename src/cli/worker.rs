@@ -220,7 +220,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let is_cache_named = args.cache_dir.is_some();
     let allowed = args.allow_shared_dirs;
     make_programs(&args.exe_dir, allowed || args.cache_only)?;
-    // Whom a cache is kept for has to be able to read it.
+    // The classic worker has to be able to read the cache.
     let cache_mode = if args.cache_only { 0o755 } else { 0o700 };
     let cache_dir = make_own(&args.cache_dir(), "cache", "--cache-dir", cache_mode, allowed)?;
     let work_dir = make_own(&args.work_dir, "work", "--work-dir", 0o700, allowed)?;

@@ -13,7 +13,7 @@ use super::ask::{Answered, Question};
 use super::connection::Mode;
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Finished};
-use super::driver;
+use super::event_loop;
 use super::error::ClientError;
 use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
@@ -88,7 +88,7 @@ pub struct Client {
 impl Client {
     /// Starts a client and returns at once; the connection is made, and made again, beside it.
     pub fn start(leader: &str, options: &Options) -> Result<Client, ClientError> {
-        let (remote, _ended) = driver::start(&[leader.to_owned()], options)?;
+        let (remote, _ended) = event_loop::start(&[leader.to_owned()], options)?;
         Ok(Client { remote, client_id: options.client_id.clone() })
     }
 

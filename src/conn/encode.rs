@@ -63,7 +63,7 @@ impl Session {
         Ok(WireFrame { head: bytes.into(), payload: payload.into_rest().into_bytes(), trailer })
     }
 
-    /// A message of ours; `None` if the peer did not announce that it can hear it.
+    /// A message of heft; `None` if the peer did not announce its feature.
     pub(super) fn ours<M: Body>(
         &self,
         needs: Features,

@@ -23,10 +23,10 @@ pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJE
 /// Which parts of a result go to who gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// Those that its worker brought. It is sent whole, or cut: others may have got it with parts
-    /// that were made of it.
+    /// The parts that the worker sent. The result is sent whole or cut. Other clients may have got
+    /// it with parts that the leader made of it.
     Brought,
-    /// Those that were made of it here, too.
+    /// Also the parts that the leader made of it.
     Made,
 }
 
