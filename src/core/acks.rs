@@ -114,7 +114,9 @@ impl Broker {
     fn as_named_by(&self, worker: WorkerId, named: ClaimedAttempt) -> ClaimedAttempt {
         match self.workers.get(worker).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => named,
-            Some(WorkerClass::Classic | WorkerClass::OneAtATime) | None => ClaimedAttempt::default(),
+            Some(WorkerClass::Classic | WorkerClass::OneAtATime) | None => {
+                ClaimedAttempt::default()
+            }
         }
     }
 

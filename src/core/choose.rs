@@ -34,15 +34,19 @@ impl StickyAssignments {
         self.of.get(&(client.clone(), key.clone())).copied()
     }
 
-    /// A worker gets a job. Where too much is remembered, it begins anew.
+    /// A worker gets a job. Where too much is remembered, a new pair makes all others go.
     pub(super) fn insert(&mut self, client: ClientId, key: RoutingKey, worker: WorkerId) {
         let bytes = client.0.len() + key.bytes();
+        let pair = (client, key);
+        if let Some(known) = self.of.get_mut(&pair) {
+            *known = worker;
+            return;
+        }
         if self.of.len() >= STICKY_MAX || self.bytes.saturating_add(bytes) > STICKY_BYTES_MAX {
             *self = StickyAssignments::default();
         }
-        if self.of.insert((client, key), worker).is_none() {
-            self.bytes += bytes;
-        }
+        self.of.insert(pair, worker);
+        self.bytes += bytes;
     }
 }
 
@@ -336,6 +340,13 @@ mod tests {
             stuck.insert(number.to_string().as_str().into(), key("x"), worker);
         }
         assert_eq!(stuck.get(&"0".into(), &key("x")), Some(worker));
+        let another = WorkerId(uuid::Uuid::from_u128(2));
+        stuck.insert("0".into(), key("x"), another);
+        assert_eq!(
+            (stuck.get(&"0".into(), &key("x")), stuck.get(&"1".into(), &key("x"))),
+            (Some(another), Some(worker)),
+            "a pair that is known makes no other go"
+        );
         stuck.insert("0".into(), key("y"), worker);
         assert_eq!((stuck.get(&"0".into(), &key("x")), stuck.of.len()), (None, 1));
         for number in 0..1000 {

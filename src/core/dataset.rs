@@ -12,6 +12,9 @@ use super::ids::{CacheId, Micros};
 use super::record::Record;
 use super::state::Applied;
 
+/// The target of a dataset that is meant for every worker.
+pub const TARGET_ALL: &str = "job.assign.>";
+
 /// The target of a dataset that no worker is asked to hold before a job needs it.
 pub const TARGET_NONE: &str = "none";
 

@@ -32,9 +32,6 @@ pub const JOB_COST_BYTES: u64 = 64 * 1024;
 /// Bytes of jobs that a client may have assigned before the next client's turn.
 pub const LANE_QUANTUM_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a dataset's id: what file systems take as a name.
-pub const CACHE_ID_BYTES_MAX: usize = 255;
-
 /// Datasets that one job may name. Each is looked up for every worker that could have the job.
 pub const DATASETS_PER_JOB_MAX: usize = 256;
 

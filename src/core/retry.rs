@@ -277,7 +277,10 @@ mod tests {
     fn rt03_a_first_loss_is_tried_again_at_once_and_what_timed_out_waits() {
         let lost = FailedAttempt { why: AttemptEnd::WorkerLost, ..FAILED };
         assert_eq!(lost.next(3), Next::Again { counts: true, wait: Duration::ZERO });
-        assert_eq!(FAILED.next(3), Next::Again { counts: true, wait: Backoff::DELIVERY.delay(1, 7) });
+        assert_eq!(
+            FAILED.next(3),
+            Next::Again { counts: true, wait: Backoff::DELIVERY.delay(1, 7) }
+        );
         // A classic worker had the time of the schedule.
         let classic = FailedAttempt { is_classic: true, ..FAILED };
         assert_eq!(classic.next(3), Next::Again { counts: true, wait: Duration::ZERO });

@@ -144,8 +144,15 @@ impl Broker {
         }
     }
 
+    /// Delivers the results that waited for a client, those of the oldest jobs first.
     fn redeliver(&mut self, client: &ClientId) {
-        for job in self.results.undelivered.remove(client).unwrap_or_default() {
+        let waiting = self.results.undelivered.remove(client).unwrap_or_default();
+        let mut waiting: Vec<(u64, JobId)> = waiting
+            .into_iter()
+            .filter_map(|id| self.state.job(id).map(|job| (job.seq, id)))
+            .collect();
+        waiting.sort_unstable();
+        for (_, job) in waiting {
             self.deliver(job);
         }
     }
