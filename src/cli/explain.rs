@@ -69,7 +69,7 @@ fn render(job: &Explained) -> String {
         lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&dataset.cache_id)));
     }
     if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {
-        lines.push_str(&format!("{:8}  {}\n", "waits for", printable(&waits.text)));
+        lines.push_str(&format!("{:8}  {}\n", "waits", printable(&waits.text)));
     }
     let mut table = Table::new(&[
         ("WORKER", Side::Left),
@@ -121,7 +121,7 @@ job       j-1, queued for 1.5s
 queue     job.assign.calcA
 policy    locality
 datasets  models-v2, 1 KiB
-waits for  host-1, which gets models-v2
+waits     host-1, which gets models-v2
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY
 w-1     host-1  best        1 MiB        1       3  the dataset is coming
