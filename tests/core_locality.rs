@@ -16,7 +16,7 @@ use std::time::Duration;
 use heft::core::action::Action;
 use heft::core::choose::Policy;
 use heft::core::dataset::Dataset;
-use heft::core::event::{ClientPeer, Inputs, ClaimedAttempt, Outcome, Submission, WorkerClass};
+use heft::core::event::{ClaimedAttempt, ClientPeer, Inputs, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;

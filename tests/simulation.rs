@@ -32,7 +32,9 @@ use std::time::Duration;
 use coverage::Coverage;
 use heft::core::action::{Action, Assignment, WorkerOrder};
 use heft::core::choose::Policy;
-use heft::core::event::{Doing, Inputs, ClaimedAttempt, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{
+    ClaimedAttempt, Doing, Inputs, Operation, Outcome, Submission, WorkerClass,
+};
 use heft::core::ids::{
     Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,
 };

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::{ClientPeer, Doing, ClaimedAttempt, WorkerClass};
+use crate::core::event::{ClaimedAttempt, ClientPeer, Doing, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::record::Lack;

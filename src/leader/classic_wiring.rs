@@ -9,7 +9,7 @@ use chunking::{Head, Kind};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::datasets::{ReceivedPut, Checked, DatasetEvent};
+use super::datasets::{Checked, DatasetEvent, ReceivedPut};
 use super::large_frames::Apart;
 use super::pack_writer::{PIECE_BYTES, PackWriter};
 use super::refusal::RefusalText;

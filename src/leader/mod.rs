@@ -354,7 +354,8 @@ impl Leader {
                 }
                 Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
-                    self.tell_lazily(conn, |s| s.waiting(job, &why.to_string()));
+                    let run = self.run_of(job);
+                    self.tell_lazily(conn, |s| s.waiting(job, run, &why.to_string()));
                 }
                 Action::Submitted { conn, job, run, standing, ahead } => {
                     let standing = submit::standing_on_the_wire(standing);

@@ -14,8 +14,7 @@ use crate::model::blob_id;
 use crate::model::limits::SUBJECT_BYTES_MAX;
 use crate::model::{BlobRef, JobResult, JsonModel, ResultSlot};
 
-/// What stays as text of an output that goes apart.
-pub(super) const TEXT_HEAD_BYTES: usize = 64 * 1024;
+pub(super) use crate::model::limits::TEXT_HEAD_BYTES;
 
 /// A result of this size fits a frame to anybody, whatever its subject is, and an answer.
 pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJECT_BYTES_MAX - 1024;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use heft::core::action::{Action, Assignment, Refusal, Waiting, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{
-    ClientPeer, Doing, Inputs, ClaimedAttempt, Operation, Outcome, Submission, WorkerClass,
+    ClaimedAttempt, ClientPeer, Doing, Inputs, Operation, Outcome, Submission, WorkerClass,
 };
 use heft::core::ids::{
     Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,

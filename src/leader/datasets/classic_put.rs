@@ -16,7 +16,7 @@ use super::pack_index::PackState;
 use super::put::{may_be_put, room_for_dataset};
 use super::putting::{Origin, Putting};
 use super::{BlobId, DatasetAction, Datasets, Facts, Step};
-use crate::core::dataset::{Dataset, TARGET_NONE};
+use crate::core::dataset::{Dataset, TARGET_ALL, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::names::{SafeName, fit_in_dataset, names_of_dataset};
 use crate::core::subject::worker_patterns;
@@ -25,9 +25,6 @@ use crate::model::{CachePutRequest, CachePutResult, CacheStatus};
 
 /// How long a classic client's put waits for workers: it names no time of its own.
 const CLASSIC_WAIT: Duration = Duration::from_secs(600);
-
-/// The workers of a put that names none: all.
-const TARGET_ALL: &str = "job.assign.>";
 
 /// What stands before the workers' pattern in a subject (S08).
 pub(super) const SUBJECT: &str = "cache.put";
@@ -213,7 +210,8 @@ impl Step<'_> {
     }
 
     fn classic_turn(&mut self, came: ReceivedPut, old: Option<Known>) -> Result<(), String> {
-        let ReceivedPut { conn, request, key, version, cache, target, files, entries, packs } = came;
+        let ReceivedPut { conn, request, key, version, cache, target, files, entries, packs } =
+            came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old =
             |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();

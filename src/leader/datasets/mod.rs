@@ -38,7 +38,7 @@ use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::store::verify::{Verified, VerifyRequest};
 use agents::Agents;
 use classic_put::Lineage;
-pub(super) use classic_put::{ReceivedPut, Checked};
+pub(super) use classic_put::{Checked, ReceivedPut};
 use classic_workers::Frames;
 use held::AtWorker;
 pub(super) use interface::{

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::senders::QUICK_CHUNK;
 use super::{BlobId, Out, Relay};
 use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
@@ -17,9 +18,6 @@ use crate::store::blobs::DiskOp;
 /// After this time in which a connection took no whole chunk, its chunk releases its buffer if
 /// buffers are scarce.
 const LINE_LEASE: Duration = Duration::from_millis(100);
-
-/// A line that sends a chunk within this time is not slow.
-const QUICK_CHUNK: Duration = Duration::from_millis(250);
 
 /// Bytes of a chunk that a slow line gets at a time. One that knows no pieces gets the whole chunk.
 const SUPPLY_BYTES: usize = 256 * 1024;

@@ -25,7 +25,7 @@ pub(super) const NEW_CHUNKS: u32 = 8;
 pub const BUFFER_LEASE: Duration = Duration::from_millis(100);
 
 /// A chunk that comes within this time comes quickly.
-const QUICK_CHUNK: Duration = Duration::from_millis(250);
+pub(super) const QUICK_CHUNK: Duration = Duration::from_millis(250);
 
 /// After this time an unused promise keeps no buffer free, if buffers are scarce.
 const PROMISE_IDLE: Duration = Duration::from_millis(250);
