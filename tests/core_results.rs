@@ -110,10 +110,15 @@ fn results_that_waited_for_their_client_go_out_in_the_order_of_their_jobs_also_a
     rig.client("alice");
     rig.worker("w1", "calcA", 4);
     // The ids are in another order than the jobs, and the jobs end in a third one.
-    [3, 1, 4, 2].into_iter().for_each(|number| rig.submit(job(number)));
+    for number in [3, 1, 4, 2] {
+        rig.submit(job(number));
+        rig.skip();
+    }
     rig.close("alice");
-    [1, 2, 3].into_iter().for_each(|number| rig.ack("w1", number));
-    rig.skip();
+    for number in [1, 2, 3] {
+        rig.ack("w1", number);
+        rig.skip();
+    }
     rig.hold_delivery();
     rig.client("alice");
     rig.expect(["alice/2: result j3", "alice/2: result j1", "alice/2: result j2"]);
