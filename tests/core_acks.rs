@@ -6,7 +6,7 @@
 #[path = "support/core.rs"]
 mod rig;
 
-use heft::core::event::{Named, Operation, Outcome, WorkerClass};
+use heft::core::event::{ClaimedAttempt, Operation, Outcome, WorkerClass};
 use heft::core::ids::{Attempt, ResultId, Run, Token};
 use heft::core::job::{Ending, Phase};
 use heft::core::{Config, Event};
@@ -184,7 +184,7 @@ fn c30_a_result_that_could_be_anybodys_does_not_count() {
         [(Some(2), Some(1)), (Some(1), None), (None, Some(1)), (None, None), (Some(1), Some(0))];
     for (run, attempt) in names {
         let mut rig = lost_assignment();
-        let named = Named { run: run.map(Run), attempt: attempt.map(Attempt) };
+        let named = ClaimedAttempt { run: run.map(Run), attempt: attempt.map(Attempt) };
         let outcome = Outcome::Returned { result: ResultId(1), ok: true };
         let conn = rig.conn("w1");
         assert!(rig.broker.is_foreign_ack(conn, id(1), named));
@@ -252,7 +252,7 @@ fn s22_c30_a_job_to_all_is_ended_by_its_children_and_a_child_by_its_worker() {
     rig.worker("w2", "calcA", 1);
     rig.skip_to("w2/2: assign j1@w2#1");
     for (result, job) in [(1, id(1)), (2, child)] {
-        let named = Named { run: Some(Run(1)), attempt: Some(Attempt(1)) };
+        let named = ClaimedAttempt { run: Some(Run(1)), attempt: Some(Attempt(1)) };
         let outcome = Outcome::Returned { result: ResultId(result), ok: true };
         rig.tell(Event::Ack { conn: rig.conn("w2"), job, named, outcome });
         assert!(rig.take().iter().any(|line| line.starts_with("w2/2: result refused j1")));

@@ -16,7 +16,7 @@ use std::time::Duration;
 use heft::core::action::Action;
 use heft::core::choose::Policy;
 use heft::core::dataset::Dataset;
-use heft::core::event::{ClientPeer, Inputs, Named, Outcome, Submission, WorkerClass};
+use heft::core::event::{ClaimedAttempt, ClientPeer, Inputs, Outcome, Submission, WorkerClass};
 use heft::core::ids::{CacheId, ConnId, JobId, Micros, ResultId, WorkerId};
 use heft::core::payload::{FileNames, PayloadKind};
 use heft::core::retry::mix;
@@ -253,7 +253,7 @@ impl World {
                     self.tell(Event::Ack {
                         conn: ConnId(number),
                         job,
-                        named: Named::default(),
+                        named: ClaimedAttempt::default(),
                         outcome,
                     });
                     self.tell(Event::Credit { conn: ConnId(number), delta: 1 });

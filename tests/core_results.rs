@@ -119,6 +119,31 @@ fn a_result_nobody_is_there_for_is_kept_and_delivered_once_when_its_classic_clie
 }
 
 #[test]
+fn results_that_waited_for_their_client_go_out_in_the_order_of_their_jobs_also_after_a_restart() {
+    let mut rig = Rig::new();
+    rig.note_delivery();
+    rig.client("alice");
+    rig.worker("w1", "calcA", 4);
+    // The ids are in another order than the jobs, and the jobs end in a third one.
+    for number in [3, 1, 4, 2] {
+        rig.submit(job(number));
+        rig.skip();
+    }
+    rig.close("alice");
+    for number in [1, 2, 3] {
+        rig.ack("w1", number);
+        rig.skip();
+    }
+    rig.hold_delivery();
+    rig.client("alice");
+    rig.expect(["alice/2: result j3", "alice/2: result j1", "alice/2: result j2"]);
+    let state = rig.broker.state().clone();
+    rig.restart(state);
+    rig.client("alice");
+    rig.expect(["alice/3: result j3", "alice/3: result j1", "alice/3: result j2"]);
+}
+
+#[test]
 fn a_result_counts_as_delivered_when_its_client_has_it_and_not_before() {
     let mut rig = leased();
     rig.note_delivery();

@@ -32,7 +32,9 @@ use std::time::Duration;
 use coverage::Coverage;
 use heft::core::action::{Action, Assignment, WorkerOrder};
 use heft::core::choose::Policy;
-use heft::core::event::{Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass};
+use heft::core::event::{
+    ClaimedAttempt, Doing, Inputs, Operation, Outcome, Submission, WorkerClass,
+};
 use heft::core::ids::{
     Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,
 };
@@ -694,7 +696,7 @@ impl World {
                     let answer = if leases {
                         returned(conn, *job, (had, kept), self.new_result(), ok)
                     } else {
-                        let (named, outcome) = (Named::default(), Outcome::ResultLost);
+                        let (named, outcome) = (ClaimedAttempt::default(), Outcome::ResultLost);
                         Event::Ack { conn, job: *job, named, outcome }
                     };
                     self.say(conn, answer);
@@ -732,7 +734,7 @@ impl World {
                 if runs || receives {
                     worker.running.remove(job);
                     worker.receiving.remove(job);
-                    let (named, outcome) = (Named::default(), Outcome::GivenUp);
+                    let (named, outcome) = (ClaimedAttempt::default(), Outcome::GivenUp);
                     self.say(conn, Event::Ack { conn, job: *job, named, outcome });
                     self.say(conn, Event::Credit { conn, delta: 1 });
                 }
@@ -790,7 +792,7 @@ fn returned(
     result: ResultId,
     ok: bool,
 ) -> Event {
-    let named = Named { run: Some(run), attempt: Some(attempt) };
+    let named = ClaimedAttempt { run: Some(run), attempt: Some(attempt) };
     Event::Ack { conn, job, named, outcome: Outcome::Returned { result, ok } }
 }
 

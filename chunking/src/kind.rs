@@ -35,7 +35,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A client hands a job in (T01).
+    /// A client submits a job (T01).
     SubmitJob = 1,
     /// The leader gives a job to a worker (T02).
     AssignJob = 2,
@@ -102,7 +102,7 @@ kinds! {
     Settled = 46,
     /// A client has a job's result; the leader need not push it again.
     Received = 47,
-    /// Who sends it lives, and has nothing else to say.
+    /// The sender is alive and has nothing else to send.
     Keepalive = 48,
     /// A client puts a dataset.
     Put = 50,
@@ -159,6 +159,7 @@ fn reserved_for(code: u8) -> &'static str {
         30..=39 => "; 30-39 belong to transfers: the peer may be newer than this build",
         40..=49 => "; 40-49 belong to job control: the peer may be newer than this build",
         50..=59 => "; 50-59 belong to datasets: the peer may be newer than this build",
+        60..=69 => "; 60-69 belong to questions: the peer may be newer than this build",
         _ => "",
     }
 }
@@ -180,5 +181,7 @@ mod tests {
     fn an_unknown_code_in_a_reserved_range_says_whose_it_is() {
         assert_eq!(UnknownKind { code: 8 }.to_string(), "frame type 8 is not known");
         assert!(UnknownKind { code: 59 }.to_string().contains("belong to datasets"));
+        assert!(UnknownKind { code: 69 }.to_string().contains("belong to questions"));
+        assert_eq!(UnknownKind { code: 70 }.to_string(), "frame type 70 is not known");
     }
 }

@@ -77,7 +77,7 @@ fn pieces(raw: &[u8]) -> impl Iterator<Item = &[u8]> {
     starts.into_iter().flatten().filter_map(move |start| raw.get(start..start + len))
 }
 
-/// Decides chunk by chunk for one blob, sampling anew every so often.
+/// Decides for each chunk of a blob, and samples again at intervals.
 #[derive(Debug)]
 pub struct Sampler {
     rates: Rates,

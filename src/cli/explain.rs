@@ -70,7 +70,7 @@ fn render(job: &Explained) -> String {
         lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&dataset.cache_id)));
     }
     if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {
-        lines.push_str(&format!("{:8}  {}\n", "waits for", printable(&waits.text)));
+        lines.push_str(&format!("{:8}  {}\n", "waits", printable(&waits.text)));
     }
     if let Some(ahead) = job.ahead {
         let more = if ahead >= AHEAD_COUNTED_MAX as u64 { " or more" } else { "" };
@@ -131,7 +131,7 @@ job       j-1, queued for 1.5s
 queue     job.assign.calcA
 policy    locality
 datasets  models-v2, 1 KiB
-waits for  host-1, which gets models-v2
+waits     host-1, which gets models-v2
 position  2 jobs of the same client and key are served before it
 
 WORKER  NAME    VERDICT   MISSING  RUNNING  CREDIT  WHY

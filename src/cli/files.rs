@@ -22,7 +22,7 @@ pub(crate) enum Files {
     Broken(PathBuf, anyhow::Error),
     /// They were too large to come with the result.
     Lost(u64),
-    /// They did not come: so many bytes, and why.
+    /// They did not arrive: their size, and why.
     Missing(u64, String),
 }
 

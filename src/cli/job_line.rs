@@ -1,4 +1,4 @@
-//! How a job stands, as its client hears it.
+//! Formats the events of a job as lines for people or for programs.
 
 use std::time::Instant;
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use chunking::limits::{CHUNK_BYTES_MAX, CLASSIC_INBOUND_BODY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
@@ -20,7 +21,7 @@ use crate::store::blobs::{BLOBS, SPOOL};
 use crate::store::format::CONSENSUS;
 use crate::store::space::Reserve;
 use crate::units::{ByteSize, Span};
-use crate::wire::{SILENCE_MAX, SILENCE_MIN, Tuning};
+use crate::wire::{SILENCE_MIN, Tuning};
 
 use super::exit::{PANICKED, Unavailable, Usage};
 use super::{print, say};
@@ -38,9 +39,51 @@ Acknowledged work is on disk beneath --data; the next leader with that directory
 Exit codes: 0 stopped on request, 2 invalid command line, 3 cannot bind the port, or the data directory or a system
 limit prevents startup, 101 a defect in heft.";
 
-/// Bytes of small jobs that may wait, by default.
-const PAYLOAD_BYTES_IN_MEMORY: u64 = 1 << 30;
+/// Bytes of small jobs that may wait on disk, by default. In memory it is what [`LeaderConfig`]
+/// says.
 const PAYLOAD_BYTES_ON_DISK: u64 = 16 << 30;
+
+/// The defaults of the configuration as the flags show them.
+struct Defaults {
+    config: LeaderConfig,
+    lease: String,
+    worker_grace: String,
+    input_wait: String,
+    result_ttl: String,
+    blob_grace: String,
+    result_max: String,
+    spool_max: String,
+    buffers: String,
+    classic_inbound_max: String,
+    data: String,
+}
+
+static DEFAULTS: LazyLock<Defaults> = LazyLock::new(|| {
+    let (config, options) = (LeaderConfig::default(), Options::default());
+    let size = |bytes: u64| ByteSize(bytes).to_string().replace(' ', "");
+    let (broker, relay) = (&config.broker, &config.relay);
+    Defaults {
+        lease: time(broker.lease),
+        worker_grace: time(broker.worker_grace),
+        input_wait: time(broker.input_wait),
+        result_ttl: time(broker.result_ttl),
+        blob_grace: time(config.blob_grace),
+        result_max: size(config.result_bytes_max),
+        spool_max: size(relay.spool_bytes_max),
+        buffers: size((relay.buffers as u64).saturating_mul(CHUNK_BYTES_MAX.into())),
+        classic_inbound_max: options.classic_inbound_max.to_string(),
+        data: options.data.display().to_string(),
+        config,
+    }
+});
+
+/// A time as flags show it: up to a minute in seconds.
+fn time(time: Duration) -> String {
+    match time.as_secs() {
+        secs @ 1..=60 if time.subsec_nanos() == 0 => format!("{secs}s"),
+        _ => Span(time).to_string(),
+    }
+}
 
 /// Fewer buffers would not fill two windows and leave room for reading back.
 const BUFFERS_MIN: usize = 16;
@@ -127,24 +170,24 @@ pub struct LeaderArgs {
     /// Scheduling policy: locality, least-load, credit-first, round-robin, sticky or load-score.
     /// Locality considers the datasets a job names, and is least-load for a job without datasets;
     /// the other policies ignore datasets.
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t = DEFAULTS.config.broker.policy)]
     policy: Policy,
 
     /// Time a heft worker keeps a job without a heartbeat.
-    #[arg(long, default_value = "30s", value_name = "TIME")]
+    #[arg(long, default_value = DEFAULTS.lease.as_str(), value_name = "TIME")]
     lease: Span,
 
     /// Time a heft worker may be disconnected before its jobs are requeued.
-    #[arg(long, default_value = "5s", value_name = "TIME")]
+    #[arg(long, default_value = DEFAULTS.worker_grace.as_str(), value_name = "TIME")]
     worker_grace: Span,
 
     /// Silence, without even a keepalive, after which a heft peer considers its connection to the
     /// leader dead and reconnects; the leader waits a quarter longer for the peer.
-    #[arg(long, default_value_t = Span(SILENCE_MAX), value_name = "TIME")]
+    #[arg(long, default_value_t = Span(DEFAULTS.config.silence), value_name = "TIME")]
     silence: Span,
 
     /// Deliveries of a job before it goes to the dead-letter queue.
-    #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = DEFAULTS.config.broker.attempts_max, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
 
     /// Requeue jobs that a classic worker does not answer within 1 s, doubling to 30 s, as the
@@ -159,7 +202,7 @@ pub struct LeaderArgs {
     /// Data directory; created if missing. With --durability memory it only holds waiting large
     /// inputs and results, in `DIR/spool`, which is created on first use and removed with the
     /// leader.
-    #[arg(long, default_value = "heft-data", value_name = "DIR", env = "HEFT_DATA")]
+    #[arg(long, default_value = DEFAULTS.data.as_str(), value_name = "DIR", env = "HEFT_DATA")]
     data: PathBuf,
 
     /// Accept a data directory that another user owns or can write to; such a user can redirect the
@@ -177,12 +220,12 @@ pub struct LeaderArgs {
     log_segment: ByteSize,
 
     /// Time orphaned blob files are kept before they are removed; their sender may still resume.
-    #[arg(long, default_value = "10m", value_name = "TIME")]
+    #[arg(long, default_value = DEFAULTS.blob_grace.as_str(), value_name = "TIME")]
     blob_grace: Span,
 
     /// Maximum bytes of large inputs and results at the leader, in memory and beneath --data.
     /// Beyond it senders wait until workers take data or jobs end.
-    #[arg(long, default_value = "64GiB", value_name = "SIZE")]
+    #[arg(long, default_value = DEFAULTS.spool_max.as_str(), value_name = "SIZE")]
     spool_max: ByteSize,
 
     /// Disk space of --data reserved for the log, so that jobs can end and be cancelled when
@@ -192,12 +235,12 @@ pub struct LeaderArgs {
     disk_reserve: Option<ByteSize>,
 
     /// Memory for chunks in transit, in buffers of 1 MiB.
-    #[arg(long, default_value = "48MiB", value_name = "SIZE")]
+    #[arg(long, default_value = DEFAULTS.buffers.as_str(), value_name = "SIZE")]
     buffers: ByteSize,
 
     /// Largest SubmitJob or AckJob of a classic peer, received as a stream; at most 2 GiB less one
     /// byte.
-    #[arg(long, default_value = "2147483647", value_name = "SIZE")]
+    #[arg(long, default_value = DEFAULTS.classic_inbound_max.as_str(), value_name = "SIZE")]
     classic_inbound_max: ByteSize,
 
     /// Who checks the CRC of a chunk that is forwarded at once: only the receiver (the chunk then
@@ -207,7 +250,7 @@ pub struct LeaderArgs {
     verify: VerifyChoice,
 
     /// Time a job with missing inputs waits for its disconnected client.
-    #[arg(long, default_value = "60s", value_name = "TIME")]
+    #[arg(long, default_value = DEFAULTS.input_wait.as_str(), value_name = "TIME")]
     input_wait: Span,
 
     /// Maximum bytes of unfinished jobs, without large inputs; more jobs are refused. Default: 1GiB
@@ -216,11 +259,11 @@ pub struct LeaderArgs {
     payload_max: Option<ByteSize>,
 
     /// Maximum bytes of stored results; beyond it the oldest is removed.
-    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    #[arg(long, default_value = DEFAULTS.result_max.as_str(), value_name = "SIZE")]
     result_max: ByteSize,
 
     /// Time results are kept.
-    #[arg(long, default_value = "1h", value_name = "TIME")]
+    #[arg(long, default_value = DEFAULTS.result_ttl.as_str(), value_name = "TIME")]
     result_ttl: Span,
 
     /// Time to wait for running jobs on SIGTERM or Ctrl-C.
@@ -325,7 +368,7 @@ fn storage(args: &LeaderArgs) -> anyhow::Result<Storage> {
         }
         Durability::Disk => {
             let storage = Storage::open(&args.data, args.node, segment).map_err(Unavailable)?;
-            // Where it was missing, somebody else may have been quicker.
+            // The directory may have been created by somebody else since it was checked.
             data_dir(args)?;
             if let Some(found) = storage.found() {
                 info!("{found}");
@@ -422,7 +465,9 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
     };
     let (durability, payload_max) = match args.durability {
         Durability::Disk => ("disk", PAYLOAD_BYTES_ON_DISK),
-        Durability::Memory => ("memory: nothing outlives this leader", PAYLOAD_BYTES_IN_MEMORY),
+        Durability::Memory => {
+            ("memory: nothing outlives this leader", LeaderConfig::default().payload_bytes_max)
+        }
     };
     let heartbeat =
         (args.lease.0 / 6).min(args.silence.0 / 4).min(LeaderConfig::default().heartbeat);
@@ -458,7 +503,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         drain: args.drain.0,
         ..Options::default()
     };
-    // Nobody is told of it before it knows its jobs.
+    // The address is announced only when the leader knows its jobs.
     let prepared = storage.into_leader(config);
     let line = format!(
         "heft leader listening on {local} (driver {}, durability {durability}, data {}, spool up to {})\n",
@@ -466,7 +511,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         args.data.display(),
         args.spool_max
     );
-    // It is no less a leader.
+    // Failing to print the start line is not fatal.
     if let Err(error) = print(line.as_bytes()) {
         warn!("{error}; it said: {}", line.trim_end());
     }
@@ -488,6 +533,46 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        leader: LeaderArgs,
+    }
+
+    #[test]
+    fn flags_have_the_defaults_of_the_configuration_and_show_them_as_people_write_them() {
+        let command = Cli::command();
+        let shown = |flag: &str| {
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).unwrap();
+            arg.get_default_values()[0].to_str().unwrap().to_owned()
+        };
+        for (flag, text) in [
+            ("policy", "locality"),
+            ("lease", "30s"),
+            ("worker-grace", "5s"),
+            ("silence", "20s"),
+            ("attempts", "6"),
+            ("data", "heft-data"),
+            ("blob-grace", "10m"),
+            ("spool-max", "64GiB"),
+            ("buffers", "48MiB"),
+            ("classic-inbound-max", "2147483647"),
+            ("input-wait", "60s"),
+            ("result-max", "1GiB"),
+            ("result-ttl", "1h"),
+        ] {
+            assert_eq!(shown(flag), text, "--{flag}");
+        }
+        let args = Cli::try_parse_from(["leader", "0"]).unwrap().leader;
+        let config = LeaderConfig::default();
+        assert_eq!(args.lease.0, config.broker.lease);
+        assert_eq!(args.input_wait.0, config.broker.input_wait);
+        assert_eq!(args.spool_max.0, config.relay.spool_bytes_max);
+        assert_eq!(buffers(&args), config.relay.buffers);
+        assert_eq!(args.blob_grace.0, config.blob_grace);
+    }
 
     /// Runs itself as another process, which is to end.
     #[test]

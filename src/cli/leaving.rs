@@ -1,4 +1,5 @@
-//! Leaving a job before its end: what the leader has of it by then, and so what becomes of it.
+//! Decides what happens to a job that `heft submit` leaves before its end, by what the leader has
+//! of it.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub(crate) enum Reached {
     Nothing,
     /// It was sent; the leader has not said that it has it.
     Sent,
-    /// The same, and so many bytes of its large files were sent.
+    /// The same, and `done` bytes of its large files were sent.
     Uploading {
         /// Bytes that were sent.
         done: u64,

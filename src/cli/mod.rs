@@ -1,7 +1,6 @@
 //! The commands of `heft`: what a person types becomes a configuration, what a role says becomes
 //! lines and exit codes. Only `main.rs` calls it.
 
-mod all;
 pub mod blob;
 pub mod cancel;
 mod children;
@@ -24,6 +23,7 @@ mod print;
 mod progress;
 pub mod result;
 mod show;
+mod show_children;
 pub mod status;
 pub mod submit;
 mod table;

@@ -72,12 +72,12 @@ enum Form {
     Nothing,
 }
 
-/// Who has to hear of an event.
+/// Where an event is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worth {
-    /// Who watches.
+    /// Only on a terminal.
     Glance,
-    /// Who reads a log, too.
+    /// Also in a log.
     Log,
     /// Everybody: it stays.
     Note,

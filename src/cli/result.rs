@@ -10,12 +10,12 @@ use clap::{Args, Subcommand};
 use tokio::time::{interval, timeout};
 use uuid::Uuid;
 
-use super::all::{Asker, show_all};
 use super::children::children;
 use super::exit::TimedOut;
 use super::job_line::Line;
 use super::progress::Progress;
 use super::show::{Show, show};
+use super::show_children::{Asker, show_all};
 use super::{Output, Reach, job_id, print_json};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;

@@ -21,7 +21,6 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
@@ -31,6 +30,7 @@ use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::Progress;
 use super::result::downloads;
 use super::show::{Show, show};
+use super::show_children::{Asker, show_all};
 use super::{Output, Reach, print, print_json, say, time_limit};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what
@@ -90,7 +90,7 @@ pub struct SubmitArgs {
     all: bool,
     /// Send the bytes of the one --file as the payload, without a JobRequest; the result is printed
     /// as received.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches", "digest", "compress"], requires = "files")]
     raw: bool,
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -655,6 +655,27 @@ fn failure(error: &anyhow::Error) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        submit: SubmitArgs,
+    }
+
+    #[test]
+    fn a_raw_job_takes_no_option_of_transfers_and_their_defaults_do_not_count() {
+        let read = |more: &str| {
+            let line = format!("submit h:1 e --raw --file f {more}");
+            Cli::try_parse_from(line.split_whitespace())
+        };
+        assert!(read("").is_ok_and(|cli| cli.submit.raw));
+        for option in ["--digest sha256", "--digest chunk-list", "--compress zstd"] {
+            let error = read(option).err().unwrap().to_string();
+            let name = option.split(' ').next().unwrap();
+            assert!(error.contains("cannot be used with") && error.contains(name), "{error}");
+        }
+    }
 
     #[test]
     fn ca08_a_file_of_a_dataset_is_named_by_its_id_its_name_and_the_jobs_name_for_it() {

@@ -17,7 +17,8 @@ use crate::units::{ByteSize, Span};
 use crate::wire::Tuning;
 use crate::worker::exec;
 use crate::worker::limits::{
-    ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_MAX, STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
+    ARCHIVE_BYTES_MAX, OUTPUT_BYTES_MAX, PARALLEL_DEFAULT, PARALLEL_MAX, STDERR_BYTES_MAX,
+    STDOUT_BYTES_MAX, STOP_GRACE,
 };
 use crate::worker::{
     Abandoned, CacheConfig, ConfigError, Exec, ExecConfig, LinkMode, Worker, WorkerConfig,
@@ -85,7 +86,7 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub allow_shared_dirs: bool,
     /// Maximum concurrent jobs
-    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = 4, value_parser = max_par)]
+    #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = PARALLEL_DEFAULT, value_parser = max_par)]
     pub max_par: u32,
     /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95; 1 for no
     /// limit
@@ -102,7 +103,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub time_limit: Option<Span>,
     /// Time running jobs have to finish after SIGTERM
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", default_value_t = Span(STOP_GRACE))]
     pub stop_grace: Span,
     /// Keep the directories of jobs that failed
     #[arg(long)]
@@ -226,7 +227,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     let is_cache_named = args.cache_dir.is_some();
     let allowed = args.allow_shared_dirs;
     make_programs(&args.exe_dir, allowed || args.cache_only)?;
-    // Whom a cache is kept for has to be able to read it.
+    // The classic worker has to be able to read the cache.
     let cache_mode = if args.cache_only { 0o755 } else { 0o700 };
     let cache_dir = make_own(&args.cache_dir(), "cache", "--cache-dir", cache_mode, allowed)?;
     let work_dir = make_own(&args.work_dir, "work", "--work-dir", 0o700, allowed)?;

@@ -1,9 +1,9 @@
 //! Downloads parts of results, over all connections of a client.
 //!
 //! Connections pass it download frames as they read them, so a chunk goes from the socket to its
-//! sink without another task in between. The driver says which jobs may bring parts, and takes the
-//! parts when they are complete. It never blocks: answers are queued on the connection and flushed
-//! separately.
+//! sink without another task in between. The event loop says which jobs may bring parts, and takes
+//! the parts when they are complete. It never blocks: answers are queued on the connection and
+//! flushed separately.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -328,13 +328,13 @@ impl Inner {
         self.news.send(job).ok();
     }
 
-    /// Tells the driver what is worth telling of a part; whether it has ended.
+    /// Tells the event loop what is worth telling of a part; whether it has ended.
     fn tell(&mut self, id: Uuid, ended: bool) -> bool {
         let Some((arriving, _)) = self.arriving.get(id) else { return true };
         if let Some(wanted) = self.wanted.get_mut(&arriving.job)
             && wanted.throttle.passes(Instant::now(), ended)
         {
-            // A driver that is gone needs no news.
+            // An event loop that is gone needs no news.
             self.news.send(arriving.job).ok();
         }
         ended

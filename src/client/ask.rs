@@ -1,5 +1,5 @@
 //! Tracks questions to a leader (60, 61), and assembles answers that arrive in parts. It has no
-//! I/O; the driver passes it connections and frames.
+//! I/O; the event loop passes it connections and frames.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Runs one connection of a client, maintained by an [`Uplink`]: sends the driver's outbox and
-//! passes every received frame to the driver. It knows nothing about jobs.
+//! Runs one connection of a client, maintained by an [`Uplink`]: sends the event loop's outbox and
+//! passes every received frame to the event loop. It knows nothing about jobs.
 //! The back-off between attempts is in `peer/route.rs`.
 
 use std::time::Duration;
@@ -109,7 +109,7 @@ impl Outgoing {
     }
 }
 
-/// What a connection tells the driver, in order.
+/// What a connection tells the event loop, in order.
 #[derive(Debug)]
 pub(super) enum News {
     /// The leader took the connection and has the hello; its answer is waited for.
@@ -132,21 +132,21 @@ pub(super) enum News {
 pub(super) struct Reporter {
     pub(super) conn: Conn,
     pub(super) news: mpsc::Sender<(Conn, News)>,
-    /// Takes the frames of downloads, which do not go by the driver.
+    /// Takes the frames of downloads, which do not go by the event loop.
     pub(super) arrivals: Arrivals,
 }
 
 impl Reporter {
-    /// An error only when the driver is gone.
+    /// An error only when the event loop is gone.
     async fn report(&self, news: News) -> Result<(), Gone> {
         self.news.send((self.conn, news)).await.map_err(|_| Gone)
     }
 }
 
-/// The driver is gone.
+/// The event loop is gone.
 struct Gone;
 
-/// The way to a leader from which so many jobs at a time are wanted.
+/// The uplink to a leader, with the number of jobs that may run at a time.
 pub(super) fn uplink(leader: &str, desired: u32, options: &Options) -> Uplink {
     let settings = Settings {
         leader: leader.to_owned(),
@@ -178,7 +178,7 @@ pub(super) fn uplink(leader: &str, desired: u32, options: &Options) -> Uplink {
     })
 }
 
-/// Keeps a connection up until the driver stops it.
+/// Keeps a connection up until the event loop stops it.
 pub(super) async fn keep(
     uplink: Uplink,
     reporter: Reporter,
@@ -270,7 +270,7 @@ impl Connection {
         self.reporter.report(News::Down { why, retry_in, unsent }).await
     }
 
-    /// Gives every frame to the driver. May be dropped while it waits.
+    /// Gives every frame to the event loop. May be dropped while it waits.
     async fn read(&mut self, writer: &LinkWriter, mode: &mut Mode) -> Result<Lost, Gone> {
         loop {
             let Reporter { conn, news, arrivals } = &self.reporter;
@@ -300,7 +300,7 @@ impl Connection {
     }
 }
 
-/// Sends what the driver puts into the outbox. Ends when the driver closes it, or when the
+/// Sends what the event loop puts into the outbox. Ends when the event loop closes it, or when the
 /// connection takes no more.
 async fn forward(
     queue: &mut mpsc::Receiver<Outgoing>,

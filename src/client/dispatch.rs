@@ -1,6 +1,6 @@
 //! Decides which connection a job is sent on, and when it moves to another (CL03-CL10). It sees
-//! only job ids and connection numbers: no socket, clock or payload. The client's driver reports
-//! events and executes its actions; a client of one leader is the same with one connection.
+//! only job ids and connection numbers: no socket, clock or payload. The client's event loop
+//! reports events and executes its actions; a client of one leader is the same with one connection.
 //!
 //! A job is *pending* until it is sent on a live connection, and *in flight* from then on, on
 //! exactly one connection. It leaves a dead connection, under the same id, once the grace time is

@@ -1,5 +1,5 @@
 //! Uploads one job's blobs, over whichever connection the job is on, and combines their progress.
-//! The driver owns one for each job; it decides nothing about jobs.
+//! The event loop owns one for each job; it decides nothing about jobs.
 
 use std::time::Instant;
 

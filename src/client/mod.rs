@@ -1,7 +1,7 @@
 //! The client: submits jobs to leaders, follows them, and returns one result for each.
 //!
 //! [`Client`] talks to one leader, [`MultiClient`] (`clientx`, SPEC 1M) to several at a time; both
-//! stand on the same driver. A job's id is its frame's MsgId (M17) and stays the same whatever
+//! stand on the same event loop. A job's id is its frame's MsgId (M17) and stays the same whatever
 //! happens to connections: after each reconnect every unfinished job is submitted again under it,
 //! and the first result counts (C07).
 //!
@@ -32,8 +32,8 @@ mod connection;
 pub mod dataset;
 pub mod dispatch;
 mod downloads;
-mod driver;
 mod error;
+mod event_loop;
 mod fetch;
 mod inputs;
 mod job;

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::Options;
 use super::ask::Answered;
 use super::downloads::Finished;
-use super::driver;
 use super::error::{ClientError, JobError};
+use super::event_loop;
 use super::job::JobHandle;
 use super::remote::{Ended, Remote, Sink};
 use super::single::{LinkState, ask, handle, raw_job, reached};
@@ -33,7 +33,7 @@ impl MultiClient {
     /// Starts a client of these leaders and returns at once; connections are made, and made again,
     /// beside it (CL08).
     pub fn start(leaders: &[String], options: &Options) -> Result<MultiClient, ClientError> {
-        let (remote, ended) = driver::start(leaders, options)?;
+        let (remote, ended) = event_loop::start(leaders, options)?;
         Ok(MultiClient { remote, client_id: options.client_id.clone(), ended })
     }
 

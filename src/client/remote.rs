@@ -1,6 +1,6 @@
 //! The caller's end of a client: checks a job, waits until the limits allow it, and passes it to
-//! the driver. It decides nothing about connections; `Client`, `MultiClient` and job handles hold
-//! it.
+//! the event loop. It decides nothing about connections; `Client`, `MultiClient` and job handles
+//! hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) struct Ended {
     _permit: Permit,
 }
 
-/// What callers ask of the driver.
+/// What callers ask of the event loop.
 #[derive(Debug)]
 pub(super) enum Command {
     Submit {
@@ -116,7 +116,7 @@ impl Remote {
         Remote { commands, states, arrivals, answer_wait, jobs, bytes }
     }
 
-    /// Waits until there is room for a job, and hands it to the driver.
+    /// Waits until there is room for a job, and hands it to the event loop.
     pub(super) async fn submit(&self, job: Prepared, sink: Sink) -> Result<(), ClientError> {
         let permit = self.room(job.memory_bytes()).await?;
         let (reply, answer) = oneshot::channel();

@@ -13,8 +13,8 @@ use super::ask::{Answered, Question};
 use super::connection::Mode;
 use super::dispatch::Conn;
 use super::downloads::{Downloads, Finished};
-use super::driver;
 use super::error::ClientError;
+use super::event_loop;
 use super::fetch::fetch;
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
@@ -88,7 +88,7 @@ pub struct Client {
 impl Client {
     /// Starts a client and returns at once; the connection is made, and made again, beside it.
     pub fn start(leader: &str, options: &Options) -> Result<Client, ClientError> {
-        let (remote, _ended) = driver::start(&[leader.to_owned()], options)?;
+        let (remote, _ended) = event_loop::start(&[leader.to_owned()], options)?;
         Ok(Client { remote, client_id: options.client_id.clone() })
     }
 

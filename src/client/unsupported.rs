@@ -67,7 +67,7 @@ impl Wishes {
         Wishes { needed, ignored }
     }
 
-    /// Those of a job of any bytes.
+    /// Unsupported features of a raw job.
     pub(super) fn of_raw(payload: &[u8], subject: &str) -> Self {
         match JobRequest::parse(payload) {
             Ok(request) => Wishes::of(&request, [], subject),

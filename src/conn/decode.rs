@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{Agent, DatasetSays, FEATURES, MakeId, Role, Session, SessionError, TransferSays};
 use crate::core::Event;
-use crate::core::event::{ClientPeer, Doing, Named, WorkerClass};
+use crate::core::event::{ClaimedAttempt, ClientPeer, Doing, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
 use crate::core::record::Lack;
@@ -90,7 +90,7 @@ pub struct SubmitBody {
 pub struct AckBody {
     pub job: JobId,
     /// Which attempt it says it is for.
-    pub named: Named,
+    pub named: ClaimedAttempt,
     /// What the worker says.
     pub says: AckSays,
     /// The blobs that are parts of the result.
@@ -441,7 +441,7 @@ impl Session {
             Some(job) => (job, of_job(payload, job)),
             None => (named, payload),
         };
-        let nothing = |says| (says, Named::default(), Vec::new());
+        let nothing = |says| (says, ClaimedAttempt::default(), Vec::new());
         let (says, named, parts) = match (self.generation, payload.is_empty()) {
             (Generation::F0 | Generation::F1, true) => nothing(AckSays::PlainOk),
             (Generation::F2, true) => nothing(AckSays::ResultLost),
@@ -495,7 +495,7 @@ const SMALL_BYTES: usize = 64 * 1024;
 
 /// What a result says, of which attempt it is, and the blobs that are its parts. Bytes that are not
 /// a JobResult are a raw result, which is fine.
-pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
+pub(crate) fn read_result(payload: &[u8]) -> (AckSays, ClaimedAttempt, Vec<Uuid>) {
     let read = if payload.len() <= SMALL_BYTES {
         JobResult::parse(payload)
     } else {
@@ -504,9 +504,9 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, Named, Vec<Uuid>) {
         streamed.and_then(|residue| JobResult::parse(&residue.json))
     };
     let Ok(result) = read else {
-        return (AckSays::Result { ok: true }, Named::default(), Vec::new());
+        return (AckSays::Result { ok: true }, ClaimedAttempt::default(), Vec::new());
     };
-    let named = Named { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
+    let named = ClaimedAttempt { run: result.run.map(Run), attempt: result.attempts.map(Attempt) };
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,

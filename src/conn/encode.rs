@@ -63,7 +63,7 @@ impl Session {
         Ok(WireFrame { head: bytes.into(), payload: payload.into_rest().into_bytes(), trailer })
     }
 
-    /// A message of ours; `None` if the peer did not announce that it can hear it.
+    /// A message of heft; `None` if the peer did not announce its feature.
     pub(super) fn ours<M: Body>(
         &self,
         needs: Features,
@@ -212,9 +212,9 @@ impl Session {
     }
 
     /// A job waits for something that only people can bring.
-    pub fn waiting(&self, job: JobId, why: &str) -> Option<WireFrame> {
+    pub fn waiting(&self, job: JobId, run: Run, why: &str) -> Option<WireFrame> {
         let (stage, text) = (Stage::Waiting, Text::from(why));
-        let progress = Progress { run: 1, attempt: 0, stage, done: 0, total: 0, text };
+        let progress = Progress { run: run.0, attempt: 0, stage, done: 0, total: 0, text };
         self.ours(Features::PROGRESS, job.0, job.0, &progress)
     }
 
@@ -242,5 +242,32 @@ impl Session {
         Answer { status, json }.encode(&mut payload);
         let head = Head { corr_id: ask, subject: verb, ..Head::new(Kind::Answer) };
         self.has(Features::ASK).then(|| self.frame(head, payload).ok()).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Role;
+    use crate::core::ids::{ClientId, ConnId};
+
+    #[test]
+    fn a_job_that_waits_is_told_of_with_its_run() {
+        let role = Role::Client { id: ClientId::from("c") };
+        let features = Some(Features::PROGRESS);
+        let session = Session { role, features, ..Session::new(ConnId(1), Generation::F2) };
+        let job = JobId(Uuid::from_u128(7));
+        let frame = session.waiting(job, Run(3), "no worker").unwrap();
+        let expected = Progress {
+            run: 3,
+            attempt: 0,
+            stage: Stage::Waiting,
+            done: 0,
+            total: 0,
+            text: Text::from("no worker"),
+        };
+        assert_eq!(Progress::decode(&frame.payload), Ok(expected));
+        let classic = Session { features: None, ..session };
+        assert_eq!(classic.waiting(job, Run(3), "no worker"), None);
     }
 }

@@ -65,14 +65,14 @@ impl Session {
             (true, false) => Cut::Plain,
             (true, true) => Cut::Summed,
         };
-        // Who knows no pieces gets it whole.
+        // A peer without `pieces` gets the chunk whole.
         let from = if cut == Cut::Never { 0 } else { from };
         let sent_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         WireChunk { transfer: id, head: *head, sent_len, bytes, base: 0, is_copy: false, from, cut }
     }
 
-    /// A chunk of so many bytes, none of which is here yet: they are asked for as the line takes
-    /// them.
+    /// A chunk of `sent_len` bytes that are not here yet: they are requested as the connection can
+    /// send them.
     pub fn chunk_elsewhere(
         &self,
         id: Uuid,
@@ -100,10 +100,10 @@ pub struct WireChunk {
     head: ChunkHead,
     /// All of its bytes.
     sent_len: u32,
-    /// Those of them that are here, and where they begin.
+    /// The bytes that are here, and their offset in the chunk.
     bytes: Bytes,
     base: u32,
-    /// Whether those are nobody else's.
+    /// Whether `bytes` is a copy of its own, outside of the pool.
     is_copy: bool,
     /// Bytes that are out, or that the peer has.
     from: u32,

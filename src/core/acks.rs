@@ -9,23 +9,24 @@
 
 use super::action::{Action, WorkerOrder};
 use super::broker::Broker;
-use super::event::{Named, Outcome, WorkerClass};
+use super::event::{ClaimedAttempt, Outcome, WorkerClass};
 use super::ids::{Attempt, ConnId, JobId, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::record::{AttemptEnd, Lack, Record};
 
 impl Broker {
-    pub(super) fn ack(&mut self, conn: ConnId, id: JobId, named: Named, outcome: Outcome) {
+    pub(super) fn ack(&mut self, conn: ConnId, id: JobId, named: ClaimedAttempt, outcome: Outcome) {
         let Some(worker) = self.workers.at(conn) else {
             return self.drop_result(outcome);
         };
         let named = self.as_named_by(worker, named);
         let now = self.now;
-        // One whose assignment is not applied yet has not heard of it: it answers for an earlier
-        // one.
+        // A worker whose assignment is not applied yet has not received the job, so it answers for
+        // an earlier attempt.
         let is_unsent = self.assigning.worker_of(id) == Some(worker);
         let held = self.workers.get(worker).and_then(|worker| worker.held.get(&id));
-        // And so does one that names another run than it was given.
+        // A worker that names another run than the one it was given also answers for an earlier
+        // attempt.
         let is_earlier = held.zip(named.run).is_some_and(|(lease, run)| lease.run != run);
         let lease = if is_unsent || is_earlier { None } else { self.release(worker, id) };
         if let Some(worker) = self.workers.get_mut(worker) {
@@ -71,7 +72,7 @@ impl Broker {
                 };
                 self.attempt_over(worker, id, lease, why, true);
             }
-            // What it kept of the job is of no use to anybody.
+            // The worker need not keep anything of the job.
             (Outcome::ResultLost, None) => {
                 let run = named.run.unwrap_or(run);
                 self.order(WorkerOrder::Settle { conn, job: id, run });
@@ -80,9 +81,9 @@ impl Broker {
         }
     }
 
-    /// Whether an answer for a job that has not ended is none of this peer's business: nothing that
-    /// came with it, or comes from others for the same job, is to be touched for it.
-    pub fn is_foreign_ack(&self, conn: ConnId, job: JobId, named: Named) -> bool {
+    /// Whether this peer may not answer for a job, which has not ended. Then the parts that came
+    /// with the answer are ignored, and parts from other workers for the same job stay.
+    pub fn is_foreign_ack(&self, conn: ConnId, job: JobId, named: ClaimedAttempt) -> bool {
         let job = self.state.job(job).filter(|job| !job.has_ended());
         let worker = self.workers.at(conn);
         let Some((worker, job)) = worker.zip(job) else { return false };
@@ -108,16 +109,18 @@ impl Broker {
         self.proposed().any(ends)
     }
 
-    /// Only leasing workers are told runs and attempts; what others seem to name is their
-    /// program's.
-    fn as_named_by(&self, worker: WorkerId, named: Named) -> Named {
+    /// Only leasing workers are told runs and attempts. In the answer of another worker these
+    /// members come from its program.
+    fn as_named_by(&self, worker: WorkerId, named: ClaimedAttempt) -> ClaimedAttempt {
         match self.workers.get(worker).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => named,
-            Some(WorkerClass::Classic | WorkerClass::OneAtATime) | None => Named::default(),
+            Some(WorkerClass::Classic | WorkerClass::OneAtATime) | None => {
+                ClaimedAttempt::default()
+            }
         }
     }
 
-    fn may_end(&self, worker: WorkerId, job: &Job, named: Named) -> bool {
+    fn may_end(&self, worker: WorkerId, job: &Job, named: ClaimedAttempt) -> bool {
         if named.run.is_some_and(|run| run != job.run) {
             return false;
         }
@@ -130,8 +133,9 @@ impl Broker {
     }
 
     /// Whether the record that gave this attempt to the worker may have been lost with a previous
-    /// run of the leader. Not so for a job that came in this life, or that somebody is known to
-    /// have: it was given out in this life, or brought back.
+    /// run of the leader. It cannot have been lost if the job was submitted to this run of the
+    /// leader, or if a connected worker has the job: then this run assigned it, or the worker
+    /// reported it.
     fn may_be_forgotten(&self, worker: WorkerId, job: &Job, attempt: Attempt) -> bool {
         let Some(earlier) = self.earlier else { return false };
         let is_early =
@@ -141,12 +145,13 @@ impl Broker {
         let is_free = match &job.phase {
             Phase::Queued { .. } => true,
             Phase::Leased { worker: holder, .. } => {
-                // Until it comes back with the job, that is what the log says and nobody else.
+                // Until the holder is back, only the log says that it has the job.
                 self.workers.get(*holder).is_some_and(|holder| holder.conn().is_none())
             }
             Phase::Gathering { .. } | Phase::Done { .. } | Phase::Dead { .. } => false,
         };
-        // Who has not been told to start has no result, and that record is never lost.
+        // A worker that was not told to start has no result, and the record of a start is never
+        // lost.
         let can_have_it =
             !job.is_announced() && job.child_of.is_none_or(|(_, only)| only == worker);
         is_early && is_leasing && is_free && can_have_it && attempt > job.attempt

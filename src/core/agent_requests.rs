@@ -81,7 +81,7 @@ impl Asks {
         }
     }
 
-    /// An agent is another now, or gone.
+    /// An agent was replaced, or is gone.
     pub(super) fn forget(&mut self, agent: WorkerId) {
         self.of.retain(|_, asks| {
             asks.remove(&agent);
@@ -89,7 +89,8 @@ impl Asks {
         });
     }
 
-    /// A job does not wait any more: datasets that no other names are nobody's concern.
+    /// A job does not wait any more: requests for datasets that no other waiting job names are
+    /// dropped.
     pub(super) fn forget_unnamed(&mut self, delays: &Delays, job: &Job) {
         for cache in job.datasets().iter().filter(|_| !self.of.is_empty()).collect::<Vec<_>>() {
             if delays.naming(cache).next().is_none() {

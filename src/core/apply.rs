@@ -60,8 +60,8 @@ impl Broker {
     /// After a record that may have brought a client under its cap, its jobs are looked at again.
     fn unpark(&mut self, record: &Record, applied: &Applied) {
         self.staging.wake_capped();
-        // An assignment that counts takes a share; what one that does not had taken is given back
-        // where it is found stale.
+        // An assignment that counts takes a share of the client's cap. The share of a stale
+        // assignment is given back where it is found stale.
         if let Record::Cap { client, .. } = record {
             self.queues.unpark(client);
         } else if let Applied::Withdrew(job) = applied {
@@ -208,8 +208,8 @@ impl Broker {
             if self.assigning.worker_of(job) == Some(worker.id) {
                 continue;
             }
-            // It keeps the place it takes until it answers: its credit comes back with that, not
-            // before.
+            // The worker keeps the job's slot until it answers: its credit comes back with the
+            // answer.
             if let (Some(conn), Some(lease)) = (worker.conn(), worker.held.get(&job)) {
                 let order = WorkerOrder::Abandon { conn, job, attempt: lease.attempt };
                 self.actions.push_back(Action::Worker(order));

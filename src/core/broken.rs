@@ -1,9 +1,9 @@
 //! Handles internal inconsistencies: an index names a missing entry, or a counter would drop below
 //! zero.
 
-/// Our own books disagree. That is a defect of ours, and no peer can bring it about: tests, which
-/// run with assertions, stop here; a leader says so in its log and goes on as if there were nothing
-/// to do.
+/// The broker's indexes contradict each other. That is a defect in heft, and no peer can cause it.
+/// Tests, which run with assertions, stop here. A leader logs it and continues as if there were
+/// nothing to do.
 macro_rules! broken {
     ($($what:tt)+) => {{
         debug_assert!(false, $($what)+);

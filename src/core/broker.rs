@@ -270,13 +270,13 @@ impl Broker {
             known.class != class && known.conn().is_some_and(|known| known != conn)
         };
         if self.workers.get(worker).is_some_and(is_another) {
-            // A worker that comes back is of the kind it was. This is somebody else, who would take
-            // its jobs over.
+            // A worker that reconnects has the class it had before. This is another worker, which
+            // would take over the first one's jobs.
             let why = "its worker id is that of a connected worker of another kind";
             self.actions.push_back(Action::Close { conn, why });
             return;
         }
-        // A second hello under another name: whoever spoke here before is not there any more.
+        // A second hello under another worker id: the worker that spoke here before is gone.
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
         }
@@ -343,8 +343,8 @@ impl Broker {
     fn not_wanted(&mut self, conn: ConnId, job: JobId, run: Run, attempt: Attempt) {
         let known = self.state.job(job);
         let has_ended = known.is_none_or(Job::has_ended);
-        // What was not started has no result, and what came as transfers may still be coming: that
-        // is to stop, too.
+        // A job that was not started has no result. Its transfers may still be arriving, and have
+        // to stop.
         let may_be_receiving = run == Run(0) || known.is_some_and(Job::comes_by_transfer);
         if !has_ended || may_be_receiving {
             self.order(WorkerOrder::Abandon { conn, job, attempt });
@@ -377,7 +377,7 @@ impl Broker {
         self.lose_all(id, AttemptEnd::WorkerLost);
         self.workers.remove(id);
         self.forget_holdings(id);
-        // What only this worker could have, nobody will.
+        // Children pinned to this worker cannot run anywhere else.
         for job in self.queues.pinned.remove(&id).unwrap_or_default().into_values() {
             if let Some(run) = self.state.job(job).map(|job| job.run) {
                 self.propose(Record::Orphan { at: self.now, job, run });

@@ -5,11 +5,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use chunking::limits::CACHE_ID_BYTES_MAX;
 use thiserror::Error;
 use uuid::Uuid;
 
 use super::ids::JobId;
-use super::limits::CACHE_ID_BYTES_MAX;
 use super::names::{control, excerpt, has_drive, is_reserved, trailing};
 
 /// A dataset's id: one segment of a path, harmless everywhere. Two that differ in case are two.

@@ -15,34 +15,38 @@ use super::dataset::Dataset;
 use super::event::WorkerClass;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
-use super::limits::{STUCK_BYTES_MAX, STUCK_MAX};
+use super::limits::{STICKY_BYTES_MAX, STICKY_MAX};
 use super::locality::{At, Cost, LOCALITY_BYPASS_MAX, Stage};
 use super::subject::RoutingKey;
 use super::worker::Worker;
 
 /// The workers that had the last jobs of clients, by client and key, for [`Policy::Sticky`].
 #[derive(Debug, Default)]
-pub(super) struct Stuck {
+pub(super) struct StickyAssignments {
     of: HashMap<(ClientId, RoutingKey), WorkerId>,
     /// Bytes of the names.
     bytes: usize,
 }
 
-impl Stuck {
+impl StickyAssignments {
     /// The worker that had a client's last job of a key.
     pub(super) fn get(&self, client: &ClientId, key: &RoutingKey) -> Option<WorkerId> {
         self.of.get(&(client.clone(), key.clone())).copied()
     }
 
-    /// A worker gets a job. Where too much is remembered, it begins anew.
+    /// A worker gets a job. Where too much is remembered, a new pair makes all others go.
     pub(super) fn insert(&mut self, client: ClientId, key: RoutingKey, worker: WorkerId) {
         let bytes = client.0.len() + key.bytes();
-        if self.of.len() >= STUCK_MAX || self.bytes.saturating_add(bytes) > STUCK_BYTES_MAX {
-            *self = Stuck::default();
+        let pair = (client, key);
+        if let Some(known) = self.of.get_mut(&pair) {
+            *known = worker;
+            return;
         }
-        if self.of.insert((client, key), worker).is_none() {
-            self.bytes += bytes;
+        if self.of.len() >= STICKY_MAX || self.bytes.saturating_add(bytes) > STICKY_BYTES_MAX {
+            *self = StickyAssignments::default();
         }
+        self.of.insert(pair, worker);
+        self.bytes += bytes;
     }
 }
 
@@ -181,8 +185,8 @@ impl Broker {
             return Choice::Pass;
         };
         let datasets = self.known_datasets(job.datasets());
-        // Who had no room on its disk for the inputs, or no directory, is asked again only if there
-        // is nobody else, busy or not.
+        // A worker without room on its disk, or without a work directory, is asked again only if
+        // there is no other worker, busy or not.
         let avoids_full = job.lacking_attempts() > 0 && self.may_find_room_elsewhere(job, None);
         let all_with_room = matching
             .iter()
@@ -193,10 +197,11 @@ impl Broker {
             .filter(|worker| !(avoids_full && job.lacked_at(worker.id).is_some()));
         let candidates =
             with_room.clone().filter(|worker| self.may_have_datasets(worker, &datasets));
-        // Another one than had it last, else the same (RT04).
+        // Another worker than the last one, or else the same (RT04).
         let last = job.history.last().map(|note| note.worker);
-        // A classic worker that was lost may run it still, and all of a host run it in one
-        // directory: whoever marks its directories comes first.
+        // A lost classic worker may still run the job, and all classic workers of a host run a job
+        // in one directory. A heft worker uses a directory of its own for each attempt, so it comes
+        // first.
         let has_own_directory = |worker: &Worker| worker.class == WorkerClass::Leasing;
         let avoids_classic = job.may_still_run()
             && candidates
@@ -212,7 +217,7 @@ impl Broker {
                 return self.give_or_wait(job, &datasets, worker, cost, last);
             }
         } else {
-            let stuck_to = self.assigning.stuck.get(&job.submission.client, &job.submission.key);
+            let stuck_to = self.assigning.sticky.get(&job.submission.client, &job.submission.key);
             let chosen =
                 policy.choose(others, stuck_to).or_else(|| policy.choose(candidates, stuck_to));
             if let Some(worker) = chosen {
@@ -273,7 +278,7 @@ impl Broker {
     ) -> Option<WorkerId> {
         let mut near = BTreeSet::new();
         datasets.iter().for_each(|dataset| self.locality.holdings.near(&dataset.cache, &mut near));
-        // One that has no job may still have no room, as it keeps its credit back while its machine
+        // A worker without jobs may still have no free slot: it holds back credit while its machine
         // is busy (CR10).
         let is_busy =
             |worker: &&Worker| !worker.has_room() && worker.conn().is_some() && !worker.silent;
@@ -330,16 +335,23 @@ mod tests {
     fn what_clients_stick_to_is_forgotten_by_number_and_by_bytes() {
         let worker = WorkerId(uuid::Uuid::from_u128(1));
         let key = |name: &str| routing_key(&format!("job.submit.{name}"), None).unwrap();
-        let mut stuck = Stuck::default();
-        for number in 0..STUCK_MAX {
+        let mut stuck = StickyAssignments::default();
+        for number in 0..STICKY_MAX {
             stuck.insert(number.to_string().as_str().into(), key("x"), worker);
         }
         assert_eq!(stuck.get(&"0".into(), &key("x")), Some(worker));
+        let another = WorkerId(uuid::Uuid::from_u128(2));
+        stuck.insert("0".into(), key("x"), another);
+        assert_eq!(
+            (stuck.get(&"0".into(), &key("x")), stuck.get(&"1".into(), &key("x"))),
+            (Some(another), Some(worker)),
+            "a pair that is known makes no other go"
+        );
         stuck.insert("0".into(), key("y"), worker);
         assert_eq!((stuck.get(&"0".into(), &key("x")), stuck.of.len()), (None, 1));
         for number in 0..1000 {
             stuck.insert("c".into(), key(&format!("{number}{}", "z".repeat(60_000))), worker);
-            assert!(stuck.bytes <= STUCK_BYTES_MAX && !stuck.of.is_empty());
+            assert!(stuck.bytes <= STICKY_BYTES_MAX && !stuck.of.is_empty());
         }
     }
 }

@@ -12,11 +12,14 @@ use super::ids::{CacheId, Micros};
 use super::record::Record;
 use super::state::Applied;
 
+/// The target of a dataset that is meant for every worker.
+pub const TARGET_ALL: &str = "job.assign.>";
+
 /// The target of a dataset that no worker is asked to hold before a job needs it.
 pub const TARGET_NONE: &str = "none";
 
-/// Ids whose datasets were removed are remembered, for workers that were away; beyond so many that
-/// begins anew.
+/// Ids of removed datasets that are remembered, for workers that were away. When there are more,
+/// all are forgotten.
 pub const DATASETS_REMOVED_MAX: usize = 4096;
 
 /// A dataset: one content under a CacheId.

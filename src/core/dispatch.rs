@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::action::{Action, Assignment};
 use super::broker::Broker;
-use super::choose::{Choice, Stuck};
+use super::choose::{Choice, StickyAssignments};
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
 use super::lease::{Lease, LeaseStage};
@@ -29,7 +29,7 @@ pub(super) struct Assignments {
     /// How many were made in all.
     made: u64,
     /// The workers that had the last jobs of clients.
-    pub(super) stuck: Stuck,
+    pub(super) sticky: StickyAssignments,
 }
 
 #[derive(Debug)]
@@ -217,8 +217,8 @@ impl Broker {
         }
     }
 
-    /// Proposes an assignment; the worker's credit and the client's share are taken at once, so
-    /// that nobody else gets them before it counts.
+    /// Proposes an assignment. The worker's credit and the client's share are taken at once, so
+    /// that no other job gets them before the record is committed.
     fn assign(&mut self, id: JobId, worker: WorkerId) {
         let Some(job) = self.state.job(id) else {
             return broken!("job {id} is given to worker {worker}, and is not known");
@@ -241,7 +241,7 @@ impl Broker {
         self.waits.forget(id);
         self.forget_delay(id);
         if self.config.policy == super::choose::Policy::Sticky {
-            self.assigning.stuck.insert(client, key, worker);
+            self.assigning.sticky.insert(client, key, worker);
         }
         self.propose(Record::Assign { job: id, run, attempt, worker, class });
     }
@@ -256,7 +256,7 @@ impl Broker {
         counts: bool,
     ) {
         if let Some(client) = self.assigning.end(id).filter(|_| !counts) {
-            // It gives back the share it had taken.
+            // The assignment is stale: it gives back its share of the client's cap.
             self.queues.unpark(&client);
         }
         let (spent, start) =
@@ -283,8 +283,8 @@ impl Broker {
         let span = match class {
             WorkerClass::Leasing => Some(self.config.lease),
             WorkerClass::Classic => ack_timeout(),
-            // It has no ids to answer with, so a second delivery could not be told from the first
-            // (C03).
+            // An F0 worker answers without ids, so a second delivery could not be told from the
+            // first (C03).
             WorkerClass::OneAtATime => None,
         };
         let until = span.map(|span| self.now.plus(span));
@@ -299,8 +299,8 @@ impl Broker {
                 let assignment = Assignment { conn, worker, job: id, run, attempt, lease, start };
                 self.actions.push_back(Action::Assign(assignment));
             }
-            // It left while the record was on its way. It never heard of the job, so there is
-            // nothing to wait for.
+            // The worker left before the record was committed and was never sent the job, so there
+            // is nothing to wait for.
             super::worker::Presence::Away(_) => {
                 lease.stage = LeaseStage::Given;
                 self.lose(worker, id, AttemptEnd::WorkerLost);

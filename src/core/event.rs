@@ -17,7 +17,7 @@ use super::worker::Hello;
 pub enum ClientPeer {
     /// It knows its jobs by their ids, and drops results of others.
     Heft,
-    /// It may take any result for its own, also one of a run before.
+    /// It accepts any result, even one of a job that an earlier run of its program submitted.
     Classic,
 }
 
@@ -66,7 +66,7 @@ pub enum Event {
         /// How long it may run.
         limit: Duration,
     },
-    /// An announced job is dropped without a trace; whoever submitted it has been told.
+    /// An announced job is dropped without a trace; its submitter has been told.
     Withdraw { job: JobId },
     /// A worker began to run a job, still works on it, or brings its result.
     Progress {
@@ -82,7 +82,7 @@ pub enum Event {
         conn: ConnId,
         /// Use of its processors in thousandths.
         cpu_permille: u16,
-        /// What it may still be given, as it counts.
+        /// How many more jobs the worker says it takes.
         credit: u32,
         /// The jobs it holds.
         held: Vec<(JobId, Run, Attempt)>,
@@ -92,7 +92,7 @@ pub enum Event {
         conn: ConnId,
         job: JobId,
         /// Which attempt it says it is for.
-        named: Named,
+        named: ClaimedAttempt,
         /// How it ended.
         outcome: Outcome,
     },
@@ -142,7 +142,7 @@ pub enum Event {
     /// The inputs of a job were made a dataset, as
     /// [`Action::StageInputs`](super::action::Action::StageInputs) asked.
     Staged { job: JobId, dataset: Arc<Dataset> },
-    /// A dataset is not wanted any more. Nothing follows if there is none.
+    /// A dataset is to be removed. An unknown one is ignored.
     RemoveDataset {
         /// Under which id.
         cache: CacheId,
@@ -194,7 +194,7 @@ pub enum Event {
 /// How a worker's silence is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerClass {
-    /// One of ours: leases renewed by heartbeats, kept for a grace when it is away.
+    /// A heft worker: it renews leases by heartbeats, and may be away for a grace time.
     Leasing,
     /// A classic worker: its jobs are safe while its connection lives (C06).
     Classic,
@@ -229,9 +229,9 @@ pub enum Outcome {
     Lacks(Lack),
 }
 
-/// The attempt that an answer is for, as far as its worker says: only those that lease know.
+/// The run and attempt that a worker claims its answer is for. Only leasing workers know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct ClaimedAttempt {
     pub run: Option<Run>,
     pub attempt: Option<Attempt>,
 }
@@ -267,7 +267,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// Bytes of what it is called by, and its client, program and datasets.
+    /// Bytes of the names that the job keeps in memory: its key, client, program and datasets.
     pub fn names_bytes(&self) -> u64 {
         let datasets = self.datasets.iter().map(|cache| cache.as_str().len());
         (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets.sum::<usize>()) as u64

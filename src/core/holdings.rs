@@ -10,8 +10,8 @@ use super::ids::{CacheId, JobId, WorkerId};
 use super::lease::Lease;
 use super::{broken, count_down};
 
-/// What moving is taken to bring as long as nobody has measured it: a gigabit link, or a busy
-/// faster one.
+/// The speed of a move that is assumed before one was measured: a gigabit link, or a busy faster
+/// one.
 pub const MOVE_BYTES_PER_SECOND_START: u64 = 100 << 20;
 
 /// Moves that took longer than this in all count half as much as those that follow.
@@ -64,7 +64,7 @@ impl Rate {
         }
     }
 
-    /// What so many bytes take, if anything was measured.
+    /// How long moving `bytes` takes at the measured speed, if there is one.
     fn span_of(self, bytes: u64) -> Option<Duration> {
         let (moved, took) = (u128::from(self.bytes), u128::from(self.micros));
         let span = u128::from(bytes).saturating_mul(took).checked_div(moved)?;
@@ -82,7 +82,7 @@ impl Holdings {
         self.of.len() + self.agents.len() + self.holders.len() + self.expecting.len()
     }
 
-    /// What moving so many bytes to a worker takes: by what it took so far there, else anywhere.
+    /// How long moving `bytes` to a worker takes, at the speed measured there, or else anywhere.
     fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
         let own = self.of.get(&worker).and_then(|held| held.rate.span_of(bytes));
         let start =
@@ -217,7 +217,7 @@ impl Broker {
         self.locality.holdings.at(worker, cache).next()
     }
 
-    /// What moving so many bytes of datasets to a worker is thought to take.
+    /// The estimated time to move `bytes` of datasets to a worker.
     pub fn span_of_move(&self, worker: WorkerId, bytes: u64) -> Duration {
         self.locality.holdings.span_of_move(worker, bytes)
     }
@@ -277,7 +277,7 @@ impl Broker {
             }
             Some(_) | None => self.locality.holdings.agents.remove(&worker),
         };
-        // What waits for it may wait in vain now, or not any more.
+        // Jobs that wait for this worker may now wait in vain, or the other way round.
         self.workers.note_changed(worker);
         self.locality.asks.wake_all();
         self.staging.wake();

@@ -150,7 +150,7 @@ impl Broker {
         let run = job.run;
         match job.phase {
             Phase::Leased { worker, attempt, .. } => self.start(worker, id, run, attempt),
-            // What it needs of a worker may be less now.
+            // The job may now suit more workers.
             Phase::Queued { .. } => {
                 let (key, client, place) =
                     (job.submission.key.clone(), job.submission.client.clone(), job.place());
@@ -165,7 +165,8 @@ impl Broker {
     }
 
     fn start(&mut self, worker: WorkerId, job: JobId, run: Run, attempt: Attempt) {
-        // One that came back and has not yet said what it holds hears it with what it holds.
+        // A worker that came back and still owes its inventory gets Start or Resume after the
+        // inventory.
         let told = self.workers.get(worker).filter(|worker| !worker.owes_inventory);
         if let Some(conn) = told.and_then(|worker| worker.conn()) {
             let lease = self.config.lease;
@@ -433,8 +434,8 @@ impl Broker {
     }
 
     pub(super) fn source_due(&mut self, id: JobId) {
-        // What a worker has whole is left alone; what it still waits for does not come any more.
-        // What is being taken is looked at when it is.
+        // A job whose worker has all inputs goes on. A worker that still waits for inputs will not
+        // get them. A job with a pending assignment is checked when that is applied.
         let is_over = self.state.job(id).is_some_and(|job| match job.phase {
             Phase::Queued { .. } => true,
             Phase::Leased { .. } => job.is_announced(),
@@ -464,7 +465,7 @@ impl Broker {
             return broken!("job {id} has another run, and is not known");
         };
         let (client, needs_client) = (job.submission.client.clone(), job.needs_client());
-        // Its last end is none any more.
+        // The previous end of the job does not count any more.
         self.no_longer_undelivered(&client, id);
         if needs_client {
             self.source_away(id);

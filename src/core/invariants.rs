@@ -10,13 +10,13 @@ use super::job::{Job, Phase};
 use super::record::Record;
 use super::timers::Due;
 
-/// Up to so many jobs, with names of so many bytes, every event is looked after.
+/// With at most this many jobs and bytes of names, the invariants are checked after every event.
 #[cfg(debug_assertions)]
 const JOBS_FEW: usize = 1_000;
 #[cfg(debug_assertions)]
 const NAMES_BYTES_FEW: u64 = 1024 * 1024;
 
-/// With more of them, every so many events.
+/// With more, they are checked once in this many events.
 #[cfg(debug_assertions)]
 const EVENTS_BETWEEN: u64 = 1_000;
 
@@ -123,7 +123,7 @@ impl Broker {
             || job.needs_client() && !self.intake.sources.is_here(job.id())
     }
 
-    /// What is noted beside the state is of jobs that are known.
+    /// Every index entry belongs to a job that is known.
     fn check_notes(&self) -> Broken {
         for (client, jobs) in &self.results.undelivered {
             for id in jobs {

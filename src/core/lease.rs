@@ -70,7 +70,7 @@ impl Lease {
         };
     }
 
-    /// It holds until then, if it has an end.
+    /// Extends the lease, if it ends at all.
     fn renew(&mut self, until: Micros) {
         self.until = self.until.map(|_| until);
     }
@@ -116,7 +116,7 @@ impl Broker {
             return;
         }
         if self.state.job(job).is_some_and(|job| job.is_announced()) {
-            // It is receiving: nothing runs before the job is taken.
+            // The worker is still receiving inputs: no job runs before it is accepted.
             return;
         }
         let lease = self.workers.get_mut(worker).and_then(|worker| worker.held.get_mut(&job));
@@ -193,7 +193,7 @@ impl Broker {
             return self.watch_lease(id, job, until);
         }
         let Some(conn) = worker.conn() else {
-            // While it is away its grace decides, not its leases.
+            // While the worker is away, its grace time decides and not its leases.
             return self.watch_lease(id, job, self.now.plus(self.config.lease.max(LOOK_AGAIN)));
         };
         if let Some(lease) = worker.held.get(&job) {
@@ -207,7 +207,7 @@ impl Broker {
         self.lose(id, job, AttemptEnd::TimedOut);
     }
 
-    /// A job is with a worker that knows no time limits, and may run for so long.
+    /// Starts the time limit of a job at a worker that enforces none itself.
     pub(super) fn limit_time(
         &mut self,
         worker: WorkerId,

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::choose::Policy;
 
-/// One message may offer no more credit than this; more is cut (CR04).
+/// The most credit that one message may offer; more is cut to this (CR04).
 pub const CREDIT_PER_MESSAGE_MAX: i32 = 10_000;
 
 /// Jobs that one pass gives out for one routing key before the others have their turn (SC09).
 pub const ASSIGNMENTS_PER_PASS_MAX: usize = 1_000;
 
-/// Attempts without a result that are noted of one run of a job. Those that count are far fewer; of
-/// the others the oldest go first.
+/// Attempts without a result that are recorded for one run of a job. Far fewer of them count toward
+/// the limit; of the others the oldest is dropped first.
 pub const HISTORY_MAX: usize = 64;
 
 /// Attempts of a job at workers without room for its inputs, when there is no other worker to wait
@@ -19,21 +19,18 @@ pub const HISTORY_MAX: usize = 64;
 /// minutes.
 pub const NO_ROOM_ATTEMPTS_MAX: usize = 16;
 
-/// Pairs of client and key that the policy `sticky` remembers a worker for. Beyond that it begins
-/// anew.
-pub const STUCK_MAX: usize = 65_536;
+/// Pairs of client and routing key for which the policy `sticky` remembers a worker. When there are
+/// more, all are forgotten.
+pub const STICKY_MAX: usize = 65_536;
 
-/// Bytes of the names in those pairs, to the same end.
-pub const STUCK_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of the client ids and routing keys of those pairs.
+pub const STICKY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What a job weighs in the sharing between clients, beside its bytes.
+/// Added to the bytes of a job when clients share a key, so that small jobs have a cost, too.
 pub const JOB_COST_BYTES: u64 = 64 * 1024;
 
-/// What a client may have served before it is the next one's turn.
+/// Bytes of jobs that a client may have assigned before the next client's turn.
 pub const LANE_QUANTUM_BYTES: u64 = 1024 * 1024;
-
-/// Bytes of a dataset's id: what file systems take as a name.
-pub const CACHE_ID_BYTES_MAX: usize = 255;
 
 /// Datasets that one job may name. Each is looked up for every worker that could have the job.
 pub const DATASETS_PER_JOB_MAX: usize = 256;
@@ -75,7 +72,7 @@ pub struct Config {
     pub results_max: usize,
     /// Jobs in all: waiting, running, ended and dead.
     pub jobs_max: usize,
-    /// Bytes of what they are called by, which is in memory for as long as they are known.
+    /// Bytes of the names of all jobs, which are in memory as long as the jobs are known.
     pub names_bytes_max: u64,
     /// How long a job that waits for inputs outlives its client's connection.
     pub input_wait: Duration,

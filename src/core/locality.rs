@@ -25,11 +25,11 @@ use super::subject::RoutingKey;
 use super::timers::Due;
 use super::worker::Worker;
 
-/// A job waits for the worker that has its data at least so long: most moves of a few bytes are not
-/// worth a second copy.
+/// The shortest time for which a job waits for a worker that has its data: moving a few bytes is
+/// not worth a second copy.
 pub const LOCALITY_WAIT_MIN: Duration = Duration::from_millis(100);
 
-/// It waits no longer than this, however long moving would take.
+/// The longest such wait, however long moving the bytes would take.
 pub const LOCALITY_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// After this time since it first waited, a job takes its turn on any worker with a free slot: jobs
@@ -40,8 +40,8 @@ pub const LOCALITY_BYPASS_MAX: Duration = Duration::from_secs(60);
 /// time is over.
 const LOOKS_PER_DATASET_MAX: usize = 64;
 
-/// A job that waits for another worker than such that lacked something for it is looked at again so
-/// often: whoever it waits for may have become silent, or have left.
+/// How often a job is checked again that waits for a worker other than those that lacked something
+/// for it: the worker it waits for may have become silent, or have left.
 const ELSEWHERE_WAIT: Duration = Duration::from_secs(2);
 
 /// Jobs that are brought back for a worker at a time, whatever room it has.
@@ -63,7 +63,7 @@ pub struct Cost {
 pub enum At {
     /// All of it.
     Held,
-    /// It is on its way, but for so many bytes.
+    /// It is being sent.
     Coming {
         /// Bytes that are not there yet.
         missing: u64,
@@ -100,7 +100,7 @@ pub(super) struct Delays {
     by_dataset: BTreeMap<CacheId, BTreeSet<(Place, JobId)>>,
     /// Jobs that no worker with free slots may have, by key and client.
     stranded: BTreeMap<(RoutingKey, ClientId), Stranded>,
-    /// Those that wait for another worker than such that lacked something for them, by their keys.
+    /// Jobs that wait for a worker other than those that lacked something for them, by routing key.
     elsewhere: BTreeMap<RoutingKey, BTreeSet<(Place, JobId)>>,
 }
 
@@ -137,8 +137,8 @@ pub(super) enum Stage {
     Late { until: Micros },
     /// Aside, until a worker has room that can be sent datasets.
     Stranded,
-    /// Aside, until a worker has room that has not lacked anything for it, or until then: there may
-    /// be none any more.
+    /// Aside, until a worker that lacked nothing for the job has a free slot, or until this moment,
+    /// because there may be no such worker left.
     Elsewhere { until: Micros },
 }
 
@@ -249,7 +249,8 @@ impl Broker {
 
     /// How much of a dataset a worker has.
     pub(super) fn at(&self, worker: WorkerId, dataset: &Dataset) -> At {
-        // Who takes transfers gets a job's inputs by those, whatever else they are.
+        // A worker that takes transfers gets staged inputs as transfers, so it does not need the
+        // dataset.
         if self.state.staged_for(&dataset.cache).is_some()
             && self.workers.get(worker).is_some_and(|worker| worker.transfers)
         {
@@ -283,7 +284,7 @@ impl Broker {
         })
     }
 
-    /// How long a job waits rather than have a worker move so much.
+    /// How long a job waits for another worker before this one moves the missing bytes.
     pub(super) fn wait_for(&self, worker: WorkerId, cost: Cost) -> Duration {
         self.span_of_move(worker, cost.missing).clamp(LOCALITY_WAIT_MIN, LOCALITY_WAIT_MAX)
     }
@@ -551,8 +552,8 @@ impl Broker {
         self.rouse_elsewhere();
     }
 
-    /// Those that wait for another worker may have lost the last one: the first of them are looked
-    /// at again now, the others when their time is over.
+    /// Jobs that wait for another worker may have lost the last one. The first jobs are checked
+    /// now, the others when their time is over.
     pub(super) fn rouse_elsewhere(&mut self) {
         let jobs = self.locality.delays.elsewhere.values().flatten();
         let jobs: Vec<JobId> = jobs.take(BROUGHT_BACK_MAX).map(|(_, id)| *id).collect();

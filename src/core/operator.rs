@@ -28,7 +28,7 @@ impl Broker {
         let (run, was) = match self.state.job(id) {
             Some(job) if job.has_ended() => return Err(OperateError::Ended { job: id }),
             Some(job) => (job.run, standing(job)),
-            // It is being taken: the record comes behind the one that takes it.
+            // The job is being accepted: this record follows the one that accepts it.
             None if self.intake.enqueuing.contains(id) => (Run(1), Standing::Queued),
             None => return Err(OperateError::Unknown { job: id }),
         };

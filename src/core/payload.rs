@@ -1,8 +1,8 @@
 //! Payload kinds, by what they require of a worker. The leader determines the kind once, at
 //! submission; routing compares it with the kinds workers read. Nothing here reads a payload.
 
-/// A kind of payload. Each asks more of a worker than the one before it: whoever reads one kind
-/// reads those before it.
+/// A kind of payload, ordered by what it asks of a worker: a worker that reads one kind also reads
+/// the kinds before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PayloadKind {
     /// A JobRequest, which every worker takes.

@@ -264,7 +264,7 @@ impl Queues {
             let is_last = jobs.last_key_value().is_none_or(|(last, _)| *last < place);
             if is_last { jobs.len() } else { jobs.range(..place).take(AHEAD_COUNTED_MAX).count() }
         };
-        // One that waits already is not counted twice.
+        // A job that waits already is not counted twice.
         let is_new = !lane.remove(place);
         let ahead = lane.all().into_iter().map(ahead_among).sum();
         lane.of_mut(rank).insert(place, (job, cost));
@@ -302,9 +302,9 @@ impl Queues {
         self.lanes.get(key).is_some_and(|queue| !queue.ring.is_empty())
     }
 
-    /// Ends the turn of the key at this place and says at which place the next one stands. A key
-    /// that was served goes to the end; one that was not keeps its place, or whoever stands first
-    /// would be served first for ever.
+    /// Ends the turn of the key at this place, and returns the place of the next key. A key that
+    /// was served goes to the end. A key that was not keeps its place; otherwise the first key
+    /// would always be served first.
     pub fn end_turn(&mut self, turn: usize, key: &RoutingKey, served: bool) -> usize {
         if self.turns.get(turn) != Some(key) {
             // Its last job is gone, and it with it.
@@ -347,8 +347,8 @@ impl Queues {
         mut may_run: impl FnMut(&ClientId) -> bool,
     ) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
-        // Most of the time the first that may be served can pay, and the others need not be asked.
-        // Who may not be served is put aside, and not asked again until something changes.
+        // Usually the first client that may be served can pay, and no other needs to be checked.
+        // Clients that may not be served are put aside until something changes.
         let mut at = 0;
         while let Some(lane) = queue.ring.get(at) {
             if !may_run(&lane.client) {
@@ -377,8 +377,8 @@ impl Queues {
     /// Takes the first job of the lane at this place.
     fn serve_lane(&mut self, key: &RoutingKey, takes: Takes, at: usize) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
-        // What was passed over keeps its turn; what is served goes to the end once it cannot pay
-        // for another.
+        // A lane that was passed over keeps its turn. A lane that was served goes to the end once
+        // it cannot pay for another job.
         let mut lane = queue.ring.remove(at)?;
         let Some((job, cost)) = lane.pop(takes) else {
             queue.ring.insert(at, lane);

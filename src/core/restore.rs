@@ -61,7 +61,7 @@ impl Broker {
             broker.keep_since(at, job, run);
         }
         broker.lose_what_classic_workers_had();
-        // Whom nobody is connected for is told nothing.
+        // No client is connected yet, so there is nobody to tell that a job waits.
         broker.waits = super::waiting::Waits::default();
         broker
     }
@@ -86,7 +86,7 @@ impl Broker {
     fn expect_workers_of(&mut self, id: JobId, classic: &HashSet<WorkerId>) {
         let Some(job) = self.state.job(id) else { return };
         let (worker, held) = match (&job.phase, job.child_of) {
-            // It is lost, as soon as the rest is known.
+            // Requeued below, when all leases are restored.
             (Phase::Leased { class: WorkerClass::Classic | WorkerClass::OneAtATime, .. }, _) => {
                 return;
             }

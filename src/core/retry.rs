@@ -66,9 +66,9 @@ pub fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// An attempt that ended without a result, with everything that decides what follows.
+/// An attempt that ended without a result, and all facts that decide what follows.
 #[derive(Clone, Copy, Debug)]
-struct Over {
+struct FailedAttempt {
     why: AttemptEnd,
     /// How far its worker was.
     stage: LeaseStage,
@@ -96,7 +96,7 @@ enum Next {
     Orphaned,
     /// It has used up its attempts.
     Dead,
-    /// It waits for so long, and is tried again.
+    /// It waits, and is tried again.
     Again {
         /// Whether the attempt counts toward the limit.
         counts: bool,
@@ -104,7 +104,7 @@ enum Next {
     },
 }
 
-impl Over {
+impl FailedAttempt {
     fn next(&self, attempts_max: u32) -> Next {
         if self.is_child && self.why == AttemptEnd::WorkerLost {
             return Next::Orphaned;
@@ -186,8 +186,8 @@ impl Broker {
         if let (Some(lack), Some(worker)) = (lack, self.workers.get_mut(worker)) {
             worker.lacked = Some((lack, self.now));
         }
-        // One that has ended keeps its worker's place until that answers; that is all that is lost
-        // with it.
+        // A job that has ended only keeps its worker's slot until the worker answers; nothing else
+        // is lost.
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         if !self.is_with(id, worker) {
             // An earlier job of that id was dropped, and this is what the worker had of it.
@@ -195,7 +195,7 @@ impl Broker {
         }
         let (run, attempt) = (lease.run, lease.attempt);
         let is_classic = |class| class != WorkerClass::Leasing;
-        let over = Over {
+        let failed = FailedAttempt {
             why,
             stage: lease.stage,
             is_classic: self.workers.get(worker).is_some_and(|worker| is_classic(worker.class)),
@@ -209,7 +209,7 @@ impl Broker {
         };
         // An assignment that is not applied yet is found stale when its turn comes, unless it is
         // the one that holds.
-        let record = match over.next(self.config.attempts_max) {
+        let record = match failed.next(self.config.attempts_max) {
             Next::Orphaned => Record::Orphan { at: self.now, job: id, run },
             Next::Dead => Record::Dlq { at: self.now, job: id, run, attempt, why },
             Next::Again { counts, wait } => {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(delays, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
     }
 
-    const OVER: Over = Over {
+    const FAILED: FailedAttempt = FailedAttempt {
         why: AttemptEnd::TimedOut,
         stage: LeaseStage::Started,
         is_classic: false,
@@ -275,13 +275,16 @@ mod tests {
 
     #[test]
     fn rt03_a_first_loss_is_tried_again_at_once_and_what_timed_out_waits() {
-        let lost = Over { why: AttemptEnd::WorkerLost, ..OVER };
+        let lost = FailedAttempt { why: AttemptEnd::WorkerLost, ..FAILED };
         assert_eq!(lost.next(3), Next::Again { counts: true, wait: Duration::ZERO });
-        assert_eq!(OVER.next(3), Next::Again { counts: true, wait: Backoff::DELIVERY.delay(1, 7) });
+        assert_eq!(
+            FAILED.next(3),
+            Next::Again { counts: true, wait: Backoff::DELIVERY.delay(1, 7) }
+        );
         // A classic worker had the time of the schedule.
-        let classic = Over { is_classic: true, ..OVER };
+        let classic = FailedAttempt { is_classic: true, ..FAILED };
         assert_eq!(classic.next(3), Next::Again { counts: true, wait: Duration::ZERO });
-        let again = Over { before: 2, ..lost };
+        let again = FailedAttempt { before: 2, ..lost };
         assert_eq!(
             again.next(3),
             Next::Again { counts: true, wait: Backoff::DELIVERY.delay(2, 7) }
@@ -290,30 +293,30 @@ mod tests {
 
     #[test]
     fn c06_what_was_not_begun_does_not_count_and_the_last_attempt_that_does_is_the_end() {
-        assert_eq!(Over { spent: 2, ..OVER }.next(3), Next::Dead);
-        let given = Over { spent: 2, stage: LeaseStage::Given, ..OVER };
+        assert_eq!(FailedAttempt { spent: 2, ..FAILED }.next(3), Next::Dead);
+        let given = FailedAttempt { spent: 2, stage: LeaseStage::Given, ..FAILED };
         assert_eq!(
             given.next(3),
             Next::Again { counts: false, wait: Backoff::DELIVERY.delay(1, 7) }
         );
-        assert_eq!(Over { why: AttemptEnd::InputsBad, ..given }.next(3), Next::Dead);
-        let stalled = Over { why: AttemptEnd::InputsStalled, spent: 2, ..OVER };
+        assert_eq!(FailedAttempt { why: AttemptEnd::InputsBad, ..given }.next(3), Next::Dead);
+        let stalled = FailedAttempt { why: AttemptEnd::InputsStalled, spent: 2, ..FAILED };
         assert_eq!(stalled.next(3), Next::Again { counts: false, wait: Duration::ZERO });
-        assert_eq!(Over { may_others: false, ..OVER }.next(3), Next::Dead);
+        assert_eq!(FailedAttempt { may_others: false, ..FAILED }.next(3), Next::Dead);
     }
 
     #[test]
     fn a_child_whose_worker_is_lost_gets_no_other() {
-        let lost = Over { why: AttemptEnd::WorkerLost, is_child: true, ..OVER };
+        let lost = FailedAttempt { why: AttemptEnd::WorkerLost, is_child: true, ..FAILED };
         assert_eq!(lost.next(3), Next::Orphaned);
-        assert_ne!(Over { why: AttemptEnd::GivenUp, ..lost }.next(3), Next::Orphaned);
+        assert_ne!(FailedAttempt { why: AttemptEnd::GivenUp, ..lost }.next(3), Next::Orphaned);
     }
 
     #[test]
     fn a_job_that_fits_nowhere_does_not_go_round_for_ever() {
-        let full = Over { why: AttemptEnd::DiskFull, ..OVER };
+        let full = FailedAttempt { why: AttemptEnd::DiskFull, ..FAILED };
         let next = |no_room_before, is_room_elsewhere| {
-            Over { no_room_before, is_room_elsewhere, ..full }.next(3)
+            FailedAttempt { no_room_before, is_room_elsewhere, ..full }.next(3)
         };
         assert_eq!(next(0, true), Next::Again { counts: false, wait: Duration::ZERO });
         assert_eq!(

@@ -40,7 +40,7 @@ const LOOKS_PER_CLIENT_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     under_way: BTreeSet<JobId>,
-    /// Those of which none is made, or not now.
+    /// Jobs that are not staged for now, and why.
     not_now: BTreeMap<JobId, NotNow>,
     /// Whether there may be something to do.
     woken: bool,
@@ -62,7 +62,7 @@ impl Staging {
         self.under_way.len() + self.not_now.len()
     }
 
-    /// Workers, agents or datasets are others than they were.
+    /// Workers, agents or datasets have changed.
     pub(super) fn wake(&mut self) {
         self.woken = true;
     }
@@ -170,7 +170,7 @@ impl Broker {
     pub(super) fn can_stage(&self, job: &Job) -> bool {
         let is_plain = !job.submission.to_all && job.child_of.is_none();
         let is_here = job.inputs != InputsState::PassedOn;
-        // What a classic worker would refuse it is not sent (C08).
+        // Classic workers would refuse these names (C08).
         let is_read = job.payload_kind() == PayloadKind::Request;
         is_plain
             && is_here
@@ -198,8 +198,8 @@ impl Broker {
         self.state.staged_for(record.dataset()?.0)
     }
 
-    /// A dataset of a job's inputs is about to be put or removed: the job leaves the place where it
-    /// waits, as it will be another.
+    /// A dataset of a job's inputs is about to be put or removed. The job leaves its place in the
+    /// queue, because its requirements change.
     pub(super) fn take_out(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| matches!(job.phase, Phase::Queued { .. }))
         else {
@@ -211,7 +211,7 @@ impl Broker {
         self.forget_delay(id);
     }
 
-    /// It was put or removed: the job waits where it belongs now.
+    /// The dataset was put or removed: the job returns to the queue with its new requirements.
     pub(super) fn inputs_changed(&mut self, id: JobId) {
         self.staging.under_way.remove(&id);
         self.staging.wake();

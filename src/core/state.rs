@@ -28,9 +28,9 @@ pub struct State {
     caps: Caps,
     running: BTreeMap<ClientId, u32>,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
-    /// Those that are the inputs of jobs.
+    /// Staged datasets, which hold the inputs of a job.
     staged: BTreeMap<CacheId, JobId>,
-    /// Ids under which there was a dataset, and is none.
+    /// Ids of datasets that were removed.
     datasets_removed: BTreeSet<CacheId>,
     seq: u64,
     /// Bytes of the names of all jobs.
@@ -50,7 +50,7 @@ pub enum Applied {
     Withdrew(Box<Job>),
     /// It put a dataset in the place of another, if there was one.
     PutDataset {
-        /// What was there.
+        /// The previous dataset.
         replaced: Option<Arc<Dataset>>,
     },
     /// It removed a dataset.
@@ -74,7 +74,7 @@ impl State {
         self.jobs.len()
     }
 
-    /// Bytes of what all jobs are called by.
+    /// Bytes of the names of all jobs.
     pub fn names_bytes(&self) -> u64 {
         self.names_bytes
     }
@@ -114,7 +114,7 @@ impl State {
         self.datasets.len()
     }
 
-    /// The jobs whose inputs were made datasets that are kept, and the ids of those.
+    /// The jobs with staged inputs, and the ids of their datasets.
     pub fn staged_datasets(&self) -> impl Iterator<Item = (JobId, &CacheId)> {
         self.staged.iter().map(|(cache, job)| (*job, cache))
     }
@@ -124,7 +124,7 @@ impl State {
         self.staged.get(cache).copied()
     }
 
-    /// The ids under which there was a dataset, as far as that is remembered, and is none.
+    /// The ids of removed datasets, as far as they are remembered.
     pub fn datasets_removed(&self) -> impl Iterator<Item = &CacheId> {
         self.datasets_removed.iter()
     }
@@ -277,8 +277,8 @@ impl State {
         self.put_dataset(dataset)
     }
 
-    /// What was under an id is not there any more. If it was a job's inputs, the job goes as it
-    /// went before. Whether it was.
+    /// A dataset is removed or replaced. If it held a job's inputs, the job again needs a worker
+    /// that takes transfers. Returns whether it held a job's inputs.
     fn unstage(&mut self, cache: &CacheId) -> bool {
         let Some(id) = self.staged.remove(cache) else { return false };
         if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.is_staged()) {
@@ -292,8 +292,8 @@ impl State {
             Some(dataset) if dataset.version == version => {}
             Some(_) | None => return Applied::Stale,
         }
-        // Of those that are a job's inputs there were many, and who has one that is not here knows
-        // what that means.
+        // Ids of staged datasets are not remembered as removed: there are many, and the leader
+        // recognises such an id by its prefix.
         if !self.unstage(cache) {
             if self.datasets_removed.len() >= DATASETS_REMOVED_MAX {
                 self.datasets_removed.clear();
@@ -321,7 +321,7 @@ impl State {
     ) -> Applied {
         let mut job = match (self.jobs.get(&submission.job), submission.inputs) {
             (None, Inputs::Here) => Job::new(at, self.next_seq(), submission.clone()),
-            // It keeps its place, and the worker that may have it already.
+            // The job keeps its place, and the worker that may have it already.
             (Some(job), Inputs::Expected) if job.is_announced() && !job.has_ended() => {
                 (**job).clone()
             }
@@ -329,7 +329,7 @@ impl State {
                 return Applied::Stale;
             }
         };
-        // It was to wait because they did not come.
+        // The job was delayed because its inputs had not arrived.
         let waits_for_inputs =
             job.history.last().is_some_and(|note| note.why == AttemptEnd::InputsStalled);
         if let (Phase::Queued { .. }, true) = (&job.phase, waits_for_inputs) {
@@ -339,6 +339,10 @@ impl State {
         job.inputs =
             if kept || submission.to_all { InputsState::Kept } else { InputsState::PassedOn };
         if submission.to_all {
+            // No worker is given it before its inputs are here. A log that says so is counted right.
+            if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
+                one_less(&mut self.running, &job.submission.client);
+            }
             job.phase = Phase::Gathering { left: children.len() };
             job.children = children.iter().map(|(child, _)| *child).collect();
             for (child, worker) in children {
@@ -418,8 +422,8 @@ impl State {
         let Some(job) = self.take_back(job, run, attempt, why) else { return Applied::Stale };
         job.spent += u32::from(counts);
         job.phase = Phase::Queued { not_before };
-        // What the leader holds does not stall: it has lost some of them, and the client alone can
-        // bring those again.
+        // Inputs that the leader holds do not stall. So it has lost some of them, and only the
+        // client can bring them again.
         if (why, &job.inputs) == (AttemptEnd::InputsStalled, &InputsState::Kept) {
             job.inputs = InputsState::PassedOn;
         }

@@ -69,7 +69,7 @@ pub(super) struct Taking {
 pub(super) struct Clients {
     pub(super) at: BTreeMap<ConnId, ClientId>,
     pub(super) conns_of: BTreeMap<ClientId, BTreeSet<ConnId>>,
-    /// The caps that they have named: the state keeps so many.
+    /// The caps of connected clients. The state remembers only a limited number of caps.
     pub(super) caps_named: BTreeMap<ClientId, u32>,
     /// Connections of classic ones.
     classic: BTreeMap<ConnId, ClassicClient>,
@@ -78,7 +78,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Nobody needs to know any more where a job was submitted.
+    /// Forgets where a job was submitted.
     pub(super) fn forget_submitter(&mut self, job: JobId) {
         self.submitters.remove(&job);
         give_back(&mut self.submitters);
@@ -145,8 +145,15 @@ impl Broker {
         }
     }
 
+    /// Delivers the results that waited for a client, those of the oldest jobs first.
     fn redeliver(&mut self, client: &ClientId) {
-        for job in self.results.undelivered.remove(client).unwrap_or_default() {
+        let waiting = self.results.undelivered.remove(client).unwrap_or_default();
+        let mut waiting: Vec<(u64, JobId)> = waiting
+            .into_iter()
+            .filter_map(|id| self.state.job(id).map(|job| (job.seq, id)))
+            .collect();
+        waiting.sort_unstable();
+        for (_, job) in waiting {
             self.deliver(job);
         }
     }

@@ -38,21 +38,20 @@ pub struct Worker {
     pub datasets: bool,
     /// The payloads it reads.
     pub reads: PayloadKind,
-    /// What its first offer was, and what it has offered in all.
+    /// Its first offer, and the sum of all its offers.
     offered: Option<(u64, u64)>,
-    /// What it offered beyond that, before the answers that pay for it were here: no more than it
-    /// owes. A large answer is overtaken by the offer behind it, as it counts only when all of it
-    /// is kept.
+    /// Credit that was offered ahead of the answers that pay for it, at most as much as the worker
+    /// owes. An offer can overtake a large answer, which counts only when all of it is stored.
     ahead: u64,
-    /// What it seemed to have lost and was given: if it was only late, it is not a second one.
+    /// Credit that seemed lost and was given back. If it was only late, it does not count twice.
     lent: u64,
     /// Jobs it was sent on this connection, or brought along, and how many answers it owes for
     /// each. A job that was taken from it is still one it may answer; as every one took a credit,
     /// there are no more than it offered.
     sent: BTreeMap<JobId, u32>,
-    /// Jobs that were taken from it because it could not have their inputs, and that it has not
-    /// answered for. It gets none of them again before, or its answer would be taken for the next
-    /// attempt's.
+    /// Jobs that were taken from the worker because it could not have their inputs, until it has
+    /// answered for them. Until then it does not get them again, because its answer would count for
+    /// the next attempt.
     refused: BTreeSet<JobId>,
     /// Answers it has given to them.
     answered: u64,
@@ -89,7 +88,7 @@ pub enum Presence {
 }
 
 impl Worker {
-    /// One that has not said hello yet in this life of the leader.
+    /// A worker that has not said hello since the leader started.
     fn away(id: WorkerId, now: Micros) -> Self {
         Worker {
             id,

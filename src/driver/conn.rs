@@ -47,7 +47,8 @@ const _: () = assert!(
 /// stands behind them.
 pub(super) const LONG_FRAME: Duration = Duration::from_secs(2);
 
-/// A peer that is hung up on gets so long to take what waits for it; the last of that says why.
+/// When the leader ends a connection because of what the peer sent, the peer has this long to read
+/// what waits for it; the last message says why.
 const REASON_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a stream waits before it looks for room again.
@@ -204,7 +205,7 @@ impl<S: Socket> Hub<S> {
         let mut pulse = Pulse::with_window(self.leader.borrow().frame_window());
         let mut filling = Filling::default();
         let mut opens = OpenRate::new(Instant::now());
-        // The chunk that comes was given up: it is nobody's.
+        // Whether the arriving chunk was given up: its bytes are skipped.
         let mut given_up = false;
         // Where the frame that comes is, if it is large.
         let mut large = None;

@@ -15,8 +15,8 @@ use crate::core::ids::ConnId;
 use crate::leader::{BUFFER_LEASE, Linger, Memory};
 use crate::wire::{Inlet, Pulse};
 
-/// A chunk outside of the pool of which nothing comes for so long makes room for others that wait
-/// for a place.
+/// After this time without a byte, a chunk outside of the pool makes room for others that wait for
+/// a place.
 const REST_AFTER: Duration = Duration::from_secs(2);
 
 /// When it is next looked at the chunk that comes.

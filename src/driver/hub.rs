@@ -174,7 +174,7 @@ pub(super) struct Hub<S> {
     /// What waits for all of them.
     pub(super) answers: AllAnswers,
     pub(super) pipes: Pipes,
-    /// Bytes that lines go on from which had to let go of buffers.
+    /// Bytes in copies made so that slow connections could release their pool buffers.
     copied: Arc<AtomicUsize>,
     scarce: Cell<bool>,
     /// The parking file, for payloads of peers that do not read.
@@ -387,7 +387,7 @@ impl<S: Socket> Hub<S> {
                 Some(conn)
             }
             Output::Splice { conn, head } => {
-                // Who reads the chunk writes it, too.
+                // The task that reads the chunk also writes it.
                 self.outboxes.borrow().get(&conn)?.push_place(head);
                 None
             }
@@ -573,7 +573,7 @@ impl<S: Socket> Hub<S> {
     /// Accepts no new jobs and connections; running jobs get their time.
     async fn drain(&self) {
         self.with_leader(|leader, now| leader.drain(now));
-        // Who cannot commit cannot end jobs, either.
+        // A leader that cannot commit cannot end jobs either.
         let has_failed = self.leader.borrow().why_failed().is_some();
         let until = Instant::now() + if has_failed { Duration::ZERO } else { self.options.drain };
         while !self.leader.borrow().is_idle() && Instant::now() < until {

@@ -17,13 +17,13 @@ use super::socket::Socket;
 use crate::core::ids::ConnId;
 use crate::wire::Inlet;
 
-/// A frame over so many bytes is large.
+/// A frame with more bytes than this is large.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// Bytes of large frames that come into memory.
 const LARGE_ALL_KIB: u32 = 32 << 10;
 
-/// Of those that came to the disk, so many are in memory at a time, to be made something of.
+/// Large frames collected on disk that may be in memory at a time while they are processed.
 const BROUGHT_BACK_MAX: usize = 4;
 
 /// How long a frame waits for memory that cannot wait on the disk. While it waits its connection is

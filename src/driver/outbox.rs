@@ -48,10 +48,10 @@ const SMALL_FRAME_BYTES_MAX: usize = 1024;
 const ANSWERS_BYTES_MAX: usize = 8 * 1024 * 1024;
 const ANSWERS_BYTES_LOW: usize = ANSWERS_BYTES_MAX - 256 * 1024;
 
-/// Answers that wait for all peers. Beyond it those go for whom most wait.
+/// Bytes of answers that wait for all peers. Beyond this the peer with the most waiting is cut off.
 const ALL_ANSWERS_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// Beyond so many no client is read for which more than a few wait.
+/// Beyond this, clients with more than `FEW_ANSWERS_BYTES` of waiting answers are not read.
 const ALL_ANSWERS_BYTES_HIGH: usize = ALL_ANSWERS_BYTES_MAX / 4;
 const FEW_ANSWERS_BYTES: usize = 256 * 1024;
 
@@ -77,10 +77,10 @@ impl AllAnswers {
 /// Pieces that one call writes.
 const SLICES_MAX: usize = 64;
 
-/// Room for so many pieces is kept when none waits.
+/// The capacity for pieces that is kept when none waits.
 const PIECES_KEPT_MAX: usize = 256;
 
-/// Payloads of fewer bytes stay in memory, whoever does not read them.
+/// Smaller payloads stay in memory even if the peer does not read them.
 const PARKED_BYTES_MIN: usize = 16 * 1024;
 
 /// What waits for one peer.
@@ -104,9 +104,9 @@ pub(super) struct Outbox<S> {
     all_answers: AllAnswers,
     /// The payloads, as far as they are in memory.
     posted: Cell<usize>,
-    /// Since when the socket does not take all of those.
+    /// Since when the socket has not taken all posted payloads.
     posted_since: Cell<Option<Instant>>,
-    /// Where those are that are not.
+    /// The payloads that are on disk.
     place: RefCell<Option<Rc<Place>>>,
     /// Bytes that the socket took.
     written: Cell<u64>,
@@ -134,7 +134,7 @@ pub(super) enum Look {
     Quick,
     /// Some of it is still on its way, and it took a little.
     Moves,
-    /// Some of it is still on its way, and it took nothing for so long.
+    /// Some bytes are still on their way, and the peer has taken none for this long.
     Still(Duration),
 }
 

@@ -15,18 +15,19 @@ use super::socket::Socket;
 use crate::core::ids::ConnId;
 use crate::leader::{Leader, unread};
 
-/// How often it is looked for such payloads while somebody waits.
+/// How often unread payloads are looked for while others wait for memory.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// After so many bytes of frames the allocator is asked to return what it does not need.
+/// Bytes of frames after which the allocator is asked to return unused memory.
 const TRIM_AFTER_BYTES: u64 = 8 << 20;
 
-/// It is asked when fewer came and went in this time, or after so many times of it.
+/// It is asked when fewer bytes than that came and went in this time, or after `TRIM_LOOKS_MAX`
+/// times.
 const TRIM_EVERY: Duration = Duration::from_secs(2);
 const TRIM_LOOKS_MAX: u32 = 15;
 
-/// And so long after that. The first time is when a worker that left is not expected back any more
-/// (`--worker-grace`).
+/// Times after that when it is asked again. The first is when a worker that left is not expected
+/// back any more (`--worker-grace`).
 const TRIM_LATER: [Duration; 4] = [
     Duration::from_secs(4),
     Duration::from_secs(10),
@@ -99,8 +100,8 @@ impl Moved {
     }
 }
 
-/// Payloads that a peer does not take.
-struct Stuck<S> {
+/// A peer that does not read its payloads.
+struct StalledPeer<S> {
     conn: ConnId,
     outbox: Rc<Outbox<S>>,
     since: Instant,
@@ -125,19 +126,19 @@ impl<S: Socket> Hub<S> {
         }
     }
 
-    fn longest_stuck(&self) -> Option<Stuck<S>> {
+    fn longest_stuck(&self) -> Option<StalledPeer<S>> {
         let outboxes = self.outboxes.borrow();
         let stuck =
             outboxes.iter().filter_map(|(conn, outbox)| Some((*conn, outbox.stuck()?.0.elapsed())));
         let conn = unread::to_park(stuck)?;
         let outbox = outboxes.get(&conn)?.clone();
         let (since, bytes) = outbox.stuck()?;
-        Some(Stuck { conn, outbox, since, bytes })
+        Some(StalledPeer { conn, outbox, since, bytes })
     }
 
-    /// Says whether there is more room now.
-    async fn park(&self, stuck: Stuck<S>) -> bool {
-        let Stuck { conn, outbox, since, bytes } = stuck;
+    /// Returns whether memory became free.
+    async fn park(&self, stuck: StalledPeer<S>) -> bool {
+        let StalledPeer { conn, outbox, since, bytes } = stuck;
         let fits = self.leader.borrow().may_park(bytes as u64);
         let parked = match self.parking.place() {
             Ok(place) if fits => outbox.park(place).await,

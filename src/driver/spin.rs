@@ -93,8 +93,8 @@ pub(super) struct Spinner {
 }
 
 impl Spinner {
-    /// For a machine with so many processors: with one, whoever looks is in the way of who should
-    /// answer.
+    /// A spinner for a machine with this many processors. With one, polling would delay the process
+    /// that should answer.
     pub(super) fn new(mode: SpinMode, processors: usize) -> Self {
         let longest = match mode {
             SpinMode::Auto => LONGEST,

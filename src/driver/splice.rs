@@ -22,7 +22,7 @@ use crate::core::ids::ConnId;
 use crate::leader::Spliced;
 use crate::wire::{ChunkStart, Inlet, PoolBuf};
 
-/// A receiver that takes nothing for so long does not hold up its sender any longer.
+/// After this time without progress, a receiver does not hold up its sender any longer.
 const RECEIVER_WAIT: Duration = Duration::from_millis(100);
 
 /// A sender that takes longer for a chunk, and is waited for, does not hold up its receiver any
@@ -32,7 +32,8 @@ const SENDER_WAIT: Duration = Duration::from_secs(1);
 /// A chunk that took longer than this held up its receiver.
 const SLOW: Duration = Duration::from_millis(250);
 
-/// A chunk on its way through. Whoever drops the task that reads it finds it here.
+/// A chunk on the splice path. It is kept here so that it survives when the task that reads it is
+/// dropped.
 pub(super) struct Splicing<S> {
     to: ConnId,
     outbox: Rc<Outbox<S>>,

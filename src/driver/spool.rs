@@ -27,7 +27,7 @@ const LOOKS: &str = "looks";
 #[derive(Debug)]
 pub struct Spool {
     threads: Vec<(mpsc::Sender<DiskOp>, JoinHandle<()>)>,
-    /// The thread that looks at parts of datasets, where it is not one of those.
+    /// The thread that checks parts of datasets, if it is not one of `threads`.
     looks: Option<(mpsc::Sender<DiskOp>, JoinHandle<()>)>,
 }
 

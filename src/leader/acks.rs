@@ -17,8 +17,8 @@ impl Leader {
     /// to hear.
     pub(super) fn ack(&mut self, conn: ConnId, body: AckBody) {
         let is_foreign = self.broker.is_foreign_ack(conn, body.job, body.named);
-        // Its worker says nothing twice on a connection, and would let go of what the leader has
-        // asked for.
+        // The worker does not repeat an ack on a connection, and would drop chunks that the leader
+        // has requested again.
         self.early_acks.remove(&(conn, body.job));
         if !is_foreign && self.is_early(&body) {
             self.early_acks.insert((conn, body.job), body);

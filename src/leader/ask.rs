@@ -31,8 +31,8 @@ use crate::model::hello::UNCAPPED;
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
 
-/// For so long a status shows that a worker handed a job back: jobs that no other takes are tried
-/// there again more often.
+/// How long a status shows that a worker returned a job. Jobs that no other worker takes are tried
+/// there again more often than this.
 const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// Patterns of a worker that a status lists.

@@ -12,18 +12,18 @@ use crate::core::ids::JobId;
 use crate::model::{Deliver, JobRequest, JsonModel};
 use crate::summed::{Fronted, Summed};
 
-/// Requests that are kept for workers that have yet to get them. One that is not there is written
-/// anew.
+/// Requests of jobs to all workers that are kept in memory for workers which have yet to get them.
+/// Others are built again.
 const COMMONS_MAX: usize = 4;
 
 /// What of a request is written anew for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rewriting {
-    /// Nothing: it is one of ours.
+    /// Nothing: the worker is a heft worker.
     None,
     /// The names of files, where the request says so.
     Names,
-    /// Those, and the paths of cached files.
+    /// The names, and the paths of cached files.
     Paths,
 }
 

@@ -9,7 +9,7 @@ use chunking::{Head, Kind};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::datasets::{Came, Checked, DatasetEvent};
+use super::datasets::{Checked, DatasetEvent, ReceivedPut};
 use super::large_frames::Apart;
 use super::pack_writer::{PIECE_BYTES, PackWriter};
 use super::refusal::RefusalText;
@@ -219,7 +219,7 @@ impl Leader {
             return Err(wrong);
         }
         self.packs_are_here(&packs).map_err(|why| format!("{why}: put it again"))?;
-        let came = Came {
+        let came = ReceivedPut {
             conn,
             request,
             key,
@@ -301,8 +301,7 @@ impl Leader {
         self.broker.handle(self.now, Event::NotStaged { job, why: why.into(), again });
     }
 
-    /// A job has ended: what is being made of its inputs is nobody's any more. What was made goes
-    /// by itself.
+    /// A job has ended: its staging stops.
     pub(super) fn forget_staging(&mut self, job: JobId) {
         self.stagings.forget(job, &mut self.relay);
         self.dataset_event(DatasetEvent::StagingOver { job });

@@ -17,7 +17,7 @@ use crate::store::format::Place;
 use crate::store::journal::{Cost, LogDone, LogOp};
 use crate::store::replay::Key;
 
-/// After so many bytes in the log it is looked how much room is left.
+/// Bytes written to the log before free disk space is measured again.
 const MEASURE_AFTER_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]

@@ -241,7 +241,7 @@ impl Leader {
                         self.dataset_event(DatasetEvent::Failed { blob, text });
                         continue;
                     }
-                    // So that it is written before it is looked at.
+                    // The relay writes the part before the disk threads check it.
                     self.relay_on();
                     if self.relay.has_arrived(blob) {
                         self.dataset_event(DatasetEvent::Arrived { blob });
@@ -268,7 +268,7 @@ impl Leader {
     /// How a put ended at a worker.
     pub(super) fn cache_ack(&mut self, conn: ConnId, request: Uuid, mut result: CachePutResult) {
         let Some(session) = self.peers.get(conn) else { return };
-        // Who announced nothing gets what the founding documents have, and no more.
+        // A peer that announced nothing gets only messages of the older system.
         if !session.is_announced() {
             result.worker = None;
         }
@@ -276,7 +276,7 @@ impl Leader {
         self.send(conn, frame);
     }
 
-    /// Has a part of a dataset looked at, as far as it is needed.
+    /// Has the disk threads check a part of a dataset, as far as it is needed.
     fn look_at(&mut self, blob: BlobId, at: VerifyRequest) {
         let mut chunks = self.relay.chunks(blob);
         match &at {
@@ -290,7 +290,7 @@ impl Leader {
         self.outputs.push_back(Output::Disk(DiskOp::Look { blob, chunks, at }));
     }
 
-    /// A blob was looked at.
+    /// The disk threads checked a blob.
     pub(super) fn looked(&mut self, blob: BlobId, result: Result<Verified, String>) {
         match result {
             Ok(Verified::Bytes { reader, found }) => self.input_read(reader, found),
@@ -353,7 +353,7 @@ impl Leader {
 
     /// Packs that were made here have to be there before anything is made of them.
     pub(super) fn packs_are_here(&mut self, packs: &[(BlobId, Layout)]) -> Result<(), String> {
-        // So that what is to be looked at is written before.
+        // The relay writes the parts before the disk threads check them.
         self.relay_on();
         if packs.iter().any(|(pack, _)| !self.relay.knows(*pack)) {
             packs.iter().for_each(|(pack, _)| self.relay.forget(*pack));

@@ -103,9 +103,8 @@ impl Leader {
         if self.log.is_durable() { Durability::Disk } else { Durability::Memory }
     }
 
-    /// Whether so much waits for the log that it is better to wait for it before more is read. Not
-    /// for one that takes nothing: what then comes is refused, and whoever has something else to
-    /// say is heard.
+    /// Whether so much waits for the log that nothing more should be read from clients. False while
+    /// the log takes nothing: then new jobs are refused, and other messages are still read.
     pub fn is_log_behind(&self) -> bool {
         let unlogged = self.payloads.held.unlogged_bytes();
         self.log.is_durable() && self.log.trouble().is_none() && unlogged > LOG_BEHIND_BYTES

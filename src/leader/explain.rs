@@ -74,7 +74,8 @@ impl Leader {
         let known = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(client) = self.broker.submitter_of(known, &job.submission.client) else { return };
         let text = format!("worker {worker} {why}");
-        self.tell_lazily(client, |session| session.waiting(known, &text));
+        let run = self.run_of(known);
+        self.tell_lazily(client, |session| session.waiting(known, run, &text));
     }
 
     /// What a job waits for whose last worker handed it back because it cannot hold a dataset that

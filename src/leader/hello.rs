@@ -130,8 +130,8 @@ impl Leader {
     }
 }
 
-/// What a peer is told whose hello is not taken. Classic peers know no such frame, and others are
-/// not peers.
+/// The reason that a peer is told when its hello is refused; `None` for classic peers, which do not
+/// know the frame, and for connections that are not heft peers.
 const fn reason_for(error: &SessionError) -> Option<Reason> {
     match error {
         SessionError::BadAnnouncement(_) | SessionError::NamesFull { .. } => Some(Reason::INVALID),

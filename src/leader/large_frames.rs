@@ -60,7 +60,7 @@ pub(super) enum Apart {
 pub(super) struct LargeFrames {
     spool_bytes_max: u64,
     coming: HashMap<ConnId, Coming>,
-    /// What is left of those that have come, with the blobs that it waits for.
+    /// Small payloads that remain of complete large frames, with the blobs they wait for.
     left: Vec<(ConnId, Vec<BlobId>, Apart)>,
 }
 
@@ -347,7 +347,7 @@ fn ack(
             failed
         }
     };
-    // What does not count, or cannot be read, is nobody's.
+    // Contents that are not part of the result are dropped.
     forget_all(contents, relay);
     let payload = result.to_json();
     let (says, named, parts) = read_result(&payload);
@@ -377,7 +377,7 @@ fn put_part(result: &mut JobResult, slot: ResultSlot, part: Part) -> Option<Blob
     }
 }
 
-/// Makes blobs of texts until the result fits a frame, whoever gets it.
+/// Moves outputs into blobs until the result fits a frame with any subject.
 fn fit_texts(
     job: JobId,
     result: &mut JobResult,

@@ -123,11 +123,11 @@ pub struct Leader {
     pacing: Pacing,
     relay: Relay,
     blobs: Blobs,
-    /// Answers that name parts of which chunks are on their way once more.
+    /// Acks that arrived while chunks of the parts they name are being sent again.
     early_acks: BTreeMap<(ConnId, JobId), AckBody>,
     retention: Retention,
     datasets: Datasets,
-    /// Whether what they want done is being done.
+    /// Whether the actions of `datasets` are being carried out.
     acts_for_datasets: bool,
     stagings: Stagings,
     large_frames: LargeFrames,
@@ -167,7 +167,7 @@ impl Leader {
         self.counters.frames_damaged += 1;
     }
 
-    /// Reading what a previous run left took so long. For status.
+    /// How long reading the data of the previous run took. For status.
     pub fn note_recovery(&mut self, took: Duration) {
         self.counters.recovery = took;
     }
@@ -354,7 +354,8 @@ impl Leader {
                 }
                 Action::AckRefused { conn, job } => self.ack_refused(conn, job),
                 Action::Waiting { conn, job, why } => {
-                    self.tell_lazily(conn, |s| s.waiting(job, &why.to_string()));
+                    let run = self.run_of(job);
+                    self.tell_lazily(conn, |s| s.waiting(job, run, &why.to_string()));
                 }
                 Action::Submitted { conn, job, run, standing, ahead } => {
                     let standing = submit::standing_on_the_wire(standing);

@@ -21,7 +21,8 @@ impl Leader {
         let is_old = |file: &Listed| {
             Micros(file.written_at.saturating_mul(1_000_000)).plus(grace) <= self.now
         };
-        // Who asks does not wait for those either that may bring their dataset again.
+        // An operator's `gc` also removes packs of interrupted puts, whose clients may still
+        // return.
         let loose: HashSet<BlobId> = match &lister {
             Lister::Asked { .. } => self
                 .datasets

@@ -42,7 +42,8 @@ pub(super) fn result_of(
             let ended = if *ok { "OK" } else { "FAILED" };
             result.stderr =
                 format!("heft: the job ended {ended}, but its result can no longer be read: {why}");
-            // FAILED all the same: whoever knows nothing of lost results must not take it for one.
+            // The status is FAILED: a client that does not know the member Lost must not take this
+            // for a result.
             if announced {
                 let (part, why) = (WHOLE_RESULT.to_owned(), why.to_owned());
                 result.lost.push(LostPart { part, size: store.len_of(key), here: 0, why });

@@ -27,10 +27,9 @@ pub struct LeaderConfig {
     pub relay: RelayConfig,
     /// How long files of blobs that nothing refers to are left alone.
     pub blob_grace: Duration,
-    /// Time between heartbeats of a worker, and between signs of life of whoever has nothing to
-    /// say.
+    /// Time between heartbeats of a worker, and between keepalives of other peers.
     pub heartbeat: Duration,
-    /// Without a byte for so long a peer of ours takes the connection for dead; see
+    /// A heft peer that has received no byte for this long treats the connection as dead; see
     /// [`Leader::silence`] for the leader.
     pub silence: Duration,
     /// How people reach it, for texts.
@@ -72,7 +71,7 @@ pub enum Output {
     /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
     /// [`Leader::chunks_sent`].
     Splice { conn: ConnId, head: Bytes },
-    /// A line is slow, and others need the buffers that wait for it: it lets go of them; then
+    /// A connection is slow, and others need the buffers that wait for it: it releases them. Then
     /// [`Leader::line_lags`].
     LetGo { conn: ConnId },
     /// Bytes that a line asked for ([`Leader::chunk_wanted`]); none if they cannot be had.

@@ -26,20 +26,20 @@ const PEER_FRAMES_MAX: usize = 1_024;
 /// Bytes in memory on their way to all peers. What several frames share counts once.
 const ALL_BYTES_MAX: u64 = 64 << 20;
 
-/// Beyond so many a peer has one frame at a time.
+/// When the frames of all peers have more bytes than this, each peer has one frame in flight.
 const ALL_BYTES_SHORT: u64 = ALL_BYTES_MAX / 2;
 
-/// A frame of up to so many bytes does not wait for those with more, which have so many bytes less.
+/// Frames of up to `SMALL_BYTES_MAX` do not wait for larger ones: `ALL_BYTES_FOR_SMALL` of the
+/// limit are reserved for them.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
 const ALL_BYTES_FOR_SMALL: u64 = 8 << 20;
 
 const _: () = assert!(ALL_BYTES_SHORT + ALL_BYTES_FOR_SMALL + PEER_BYTES_MAX <= ALL_BYTES_MAX);
 
-/// Answers that wait for one peer. Who asks for more has to read first.
+/// Answers that wait for one peer. A peer that asks for more has to read first.
 const ANSWERS_WAITING_MAX: usize = 1_024;
 
-/// Results without a receipt that are remembered before those of jobs that were forgotten are let
-/// go.
+/// Results without a receipt that are remembered before those of forgotten jobs are dropped.
 const UNCONFIRMED_KEPT: usize = 4_096;
 
 /// A frame for a peer.
@@ -54,9 +54,9 @@ pub(super) struct Posting {
 pub(super) enum Memory {
     /// The frame's own, until it is out.
     Own,
-    /// That of others, too, which is counted once.
+    /// Memory that several frames share, which is counted once.
     Common(CommonId),
-    /// That of the job or result, which stays.
+    /// The memory of the stored job or result, which stays.
     Kept,
 }
 
@@ -77,13 +77,13 @@ pub(super) struct Pacing {
     last_ticket: u64,
 }
 
-/// Those for one peer.
+/// The frames for one peer.
 #[derive(Debug, Default)]
 struct Line {
     /// What waits its turn.
     waiting: VecDeque<Turn>,
-    /// How many of those are answers: a peer can ask for any number, while jobs and results are as
-    /// many as are known.
+    /// How many waiting frames are answers. A peer can ask any number of questions, while jobs and
+    /// results are limited by the jobs that are known.
     answers: usize,
     /// What is on its way.
     frames: usize,
@@ -118,7 +118,7 @@ enum Taken {
 }
 
 impl Line {
-    /// A result is not on its way any more. That of a later run may be.
+    /// A result is not on its way any more. The result of a later run may be.
     fn is_out(&mut self, result: Option<(JobId, Run)>) {
         if let Some((job, run)) = result
             && self.results.get(&job) == Some(&run)
@@ -194,8 +194,8 @@ impl Pacing {
         ))
     }
 
-    /// The driver gets a frame for a peer, for which so many bytes were counted. Not if the peer is
-    /// gone.
+    /// The driver gets a frame for a peer, which was counted with `bytes`. Nothing happens if the
+    /// peer is gone.
     pub(super) fn framed(
         &mut self,
         conn: ConnId,
@@ -228,8 +228,8 @@ impl Pacing {
         self.framed(conn, 0, posting, None)
     }
 
-    /// The driver has written the next frame for a peer: the result that it was, if it was one.
-    /// Nothing if there is none.
+    /// The driver has written the next frame for a peer. Returns the result that it carried, if it
+    /// carried one; `None` if no frame was expected.
     pub(super) fn written(&mut self, conn: ConnId) -> Option<Option<(JobId, Run)>> {
         let line = self.lines.get_mut(&conn)?;
         let Parcel { bytes, memory, result } = line.written_next.pop_front()?;

@@ -21,7 +21,7 @@ pub(super) const PIECE_BYTES: usize = PIECE_BYTES_MAX as usize;
 
 /// A content that was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct PackedFile {
     pub(super) sha256: [u8; 32],
     pub(super) pieces: Vec<Piece>,
 }
@@ -33,7 +33,7 @@ pub(super) struct PackWriter {
     packs: Vec<(BlobId, Layout)>,
     open: Option<OpenPack>,
     content: Option<Content>,
-    made: BTreeMap<usize, Made>,
+    made: BTreeMap<usize, PackedFile>,
     fault: Option<PackError>,
 }
 
@@ -179,7 +179,7 @@ impl PackWriter {
                 open.pieces.push(piece);
             }
         }
-        let made = Made { sha256: content.whole.finish().bytes, pieces: content.pieces };
+        let made = PackedFile { sha256: content.whole.finish().bytes, pieces: content.pieces };
         self.made.insert(content.slot, made);
     }
 
@@ -226,7 +226,7 @@ impl PackWriter {
 }
 
 /// Contents by their slots, and packs with their lists.
-pub(super) type Finished = (BTreeMap<usize, Made>, Vec<(BlobId, Layout)>);
+pub(super) type Finished = (BTreeMap<usize, PackedFile>, Vec<(BlobId, Layout)>);
 
 #[cfg(test)]
 mod tests {
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn contents_become_pieces_in_packs_however_they_come() {
         let contents = [noise(3_000_000, 1), Vec::new(), noise(1 << 20, 2), noise(5, 3)];
-        let expected: Vec<Made> = contents
+        let expected: Vec<PackedFile> = contents
             .iter()
-            .map(|content| Made {
+            .map(|content| PackedFile {
                 sha256: sha256(content),
                 pieces: content.chunks(PIECE_BYTES).map(Piece::of).collect(),
             })

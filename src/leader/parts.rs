@@ -14,8 +14,7 @@ use crate::model::blob_id;
 use crate::model::limits::SUBJECT_BYTES_MAX;
 use crate::model::{BlobRef, JobResult, JsonModel, ResultSlot};
 
-/// What stays as text of an output that goes apart.
-pub(super) const TEXT_HEAD_BYTES: usize = 64 * 1024;
+pub(super) use crate::model::limits::TEXT_HEAD_BYTES;
 
 /// A result of this size fits a frame to anybody, whatever its subject is, and an answer.
 pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJECT_BYTES_MAX - 1024;
@@ -23,10 +22,10 @@ pub(super) const RESULT_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize - SUBJE
 /// Which parts of a result go to who gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// Those that its worker brought. It is sent whole, or cut: others may have got it with parts
-    /// that were made of it.
+    /// The parts that the worker sent. The result is sent whole or cut. Other clients may have got
+    /// it with parts that the leader made of it.
     Brought,
-    /// Those that were made of it here, too.
+    /// Also the parts that the leader made of it.
     Made,
 }
 

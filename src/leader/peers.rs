@@ -64,8 +64,7 @@ impl Peers {
         self.names_bytes
     }
 
-    /// The names of a peer count with so many bytes from now on. What it says without being
-    /// admitted never counts.
+    /// Sets how many bytes the names of a peer count. A peer that is not admitted counts nothing.
     pub(super) fn count_names(&mut self, conn: ConnId, bytes: u64) {
         let before =
             if bytes == 0 { self.names.remove(&conn) } else { self.names.insert(conn, bytes) };
@@ -132,9 +131,9 @@ impl Leader {
         self.peers.get(conn).is_some_and(|session| session.client().is_some())
     }
 
-    /// Without a byte from this peer for so long its connection is dead; `None` for one that sends
-    /// no signs of life. It is a quarter longer than what peers wait for the leader: a worker that
-    /// finds the line dead should be back before its jobs are taken for lost.
+    /// Silence after which this peer's connection is dead; `None` for a peer that sends no
+    /// keepalives. It is a quarter longer than the peer waits for the leader, so that a worker that
+    /// finds the connection dead is back before its jobs count as lost.
     pub fn silence(&self, conn: ConnId) -> Option<Duration> {
         let silence = self.config.silence;
         self.peers.takes(conn, Features::KEEPALIVE).then(|| silence.saturating_add(silence / 4))

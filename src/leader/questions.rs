@@ -34,7 +34,7 @@ const LIST_EVERY: Duration = Duration::from_secs(300);
 /// Characters of an error.
 const ERROR_CHARS_MAX: usize = 4000;
 
-/// A question that waits for its answer: whoever answers it gives this back.
+/// A question that waits for its answer, which carries this back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) conn: ConnId,
@@ -42,14 +42,14 @@ pub(super) struct Asked {
     pub(super) id: Uuid,
 }
 
-/// Who wants to know which blobs have files.
+/// Who asked for a list of blob files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lister {
     /// The leader itself, from time to time.
     Own,
     /// Somebody who asked.
     Asked {
-        /// Whom to answer.
+        /// The question to answer.
         by: Asked,
         /// Whether nothing is to be removed.
         dry_run: bool,
@@ -67,7 +67,7 @@ pub(super) enum QuestionEvent {
     },
     /// A connection wants something done, and waits for no answer.
     Wished(Operation),
-    /// Whoever was asked to look answers.
+    /// The part of the leader that was asked answers.
     Answered {
         by: Asked,
         answer: Result<Value, String>,
@@ -109,7 +109,7 @@ pub(super) enum QuestionAction {
     Look { by: Asked, question: Question },
     /// Hand an operation to the broker.
     Operate { token: Token, operation: Operation },
-    /// Let go of files that only wait to be written again.
+    /// Remove files that wait to be reused.
     MakeRoom,
     /// List the files of blobs.
     List,
@@ -119,7 +119,7 @@ pub(super) enum QuestionAction {
     Check { blob: BlobId },
     /// Send an answer, which has these parts.
     Send { by: Asked, parts: Vec<String> },
-    /// Send that there is none.
+    /// Send an error.
     Fail { by: Asked, json: String },
 }
 
@@ -134,11 +134,11 @@ pub(super) struct Questions {
     /// Operations that the broker has not answered, with who asked for them.
     operations: HashMap<Token, Asked>,
     token: Token,
-    /// Who wants to know which blobs have files, in the order of the answers.
+    /// Who asked for lists of blob files, in the order of the answers.
     listers: VecDeque<Lister>,
-    /// Who wants blobs to be checked.
+    /// Who asked for a check of each blob.
     checks: HashMap<BlobId, Vec<Asked>>,
-    /// When the leader itself wants to know that next.
+    /// When the leader itself lists the files next.
     list_at: Option<Micros>,
     actions: VecDeque<QuestionAction>,
 }
@@ -248,7 +248,7 @@ impl Questions {
             Question::BlobVerify(_) if !self.durable => self.answer(by, Err(nothing_to("verify"))),
             Question::BlobGc(ask::BlobGc { dry_run }) => {
                 if !dry_run {
-                    // Files that only wait to be written again are nobody's, either.
+                    // Files that wait to be reused also count as orphans.
                     self.actions.push_back(QuestionAction::MakeRoom);
                 }
                 self.list(Lister::Asked { by, dry_run });

@@ -170,8 +170,8 @@ impl Leader {
         Ok(())
     }
 
-    /// A blob that nothing refers to yet. If all of it was certain, who brought it may have heard
-    /// so, and does not bring it again.
+    /// A blob that nothing refers to yet. If all of it was durable, its sender may have been told
+    /// so and does not send it again.
     fn restore_coming_blob(&mut self, id: BlobId, map: Map) {
         let digest = map.seal.filter(|_| map.is_whole() && map.damage.is_empty());
         if let Ok(plan) = ChunkPlan::new(map.open.size, map.open.chunk_bytes) {

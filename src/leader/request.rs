@@ -137,8 +137,8 @@ pub(super) fn is_to_be_taken_apart(body: &SubmitBody) -> bool {
     request.files.iter().any(has_content) && !fits_assignment(key.as_str(), sent)
 }
 
-/// A request with the path of each cached file in its CacheId, for those ids of which that is said;
-/// `None` if there are none.
+/// A request with the path of each cached file in its CacheId, for the ids for which `is_dataset`
+/// holds; `None` if there is no such file.
 pub(super) fn with_paths(
     request: &JobRequest,
     is_dataset: impl Fn(&str) -> bool,
@@ -205,7 +205,7 @@ pub(super) const ID_MEMBER_BYTES: usize = ",\"JobId\":\"\"".len() + uuid::fmt::H
 pub(super) fn datasets_in(request: &JobRequest) -> Vec<CacheId> {
     let cache = |file: &InputFile| {
         let Source::Cache(cache_id) = file.source() else { return None };
-        // Those of jobs' inputs are nobody's to name.
+        // Clients may not name the leader's internal staged-input datasets.
         CacheId::parse(cache_id).ok().filter(|cache| !cache.is_the_leaders())
     };
     let files = request.files.iter().filter(|file| file.blob.is_none());

@@ -26,14 +26,15 @@ use crate::core::ids::{ConnId, JobId, Micros, ResultId};
 use crate::core::job::Job;
 use crate::store::replay::Key;
 
-/// How long results of workers are not dropped to make room after somebody has got the list, or one
-/// of them: whoever has it fetches them one after the other. It ends with the connection.
+/// How long the results of a job to all workers are protected after a connection got the list or
+/// one of them, because it fetches the others next. Ends with the connection.
 const FETCH_WAIT: Duration = Duration::from_secs(600);
 
-/// While room is short, orphans, and results for jobs that are refused, are looked for so often.
+/// How often orphans and droppable results are searched while space is short or jobs are refused
+/// for it.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Who has all parts of a result.
+/// Who has received all parts of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GotBy {
     /// Somebody that fetched them.
@@ -45,7 +46,7 @@ pub(super) enum GotBy {
 /// Why results have to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Short {
-    /// There are too many bytes of them. That limit holds, whoever waits.
+    /// Stored results exceed their byte limit, which always holds.
     Results,
     /// Others wait for room on the disk, or in the spool.
     Room {
@@ -63,14 +64,15 @@ struct Ended {
     is_sent: bool,
     /// What a worker returned for it.
     returned: Option<ResultId>,
-    /// Those results of it and of its children that have large parts.
+    /// The results of the job and of its children that have large parts.
     with_parts: Vec<ResultId>,
 }
 
 /// What is known of results that may go.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
-    /// Who is about to ask for the results of a job's workers, and until when that is waited for.
+    /// Connections that are about to fetch the results of a job's workers, and how long the results
+    /// are protected for each.
     fetchers: HashMap<JobId, HashMap<ConnId, Micros>>,
     /// When those are looked for again.
     sweep_at: Micros,
@@ -139,7 +141,7 @@ impl Retention {
         found.map(|(_, job)| job)
     }
 
-    /// Those of the lowest rank go first, and those of none stay.
+    /// Results of the lowest rank go first; `None` stays.
     fn rank(&self, now: Micros, short: Short, ended: &Ended) -> Option<u8> {
         let Ended { job, is_sent, returned, with_parts } = ended;
         let is_held =
@@ -179,7 +181,7 @@ impl Leader {
     /// Forgets results while there are too many, others wait for their room, or jobs are refused
     /// for it.
     pub(super) fn forget_results(&mut self) {
-        // That jobs are refused may last, whatever goes, so it is not looked at with every event.
+        // Refusal of jobs may last whatever is dropped, so it is not checked with every event.
         let is_due = self.retention.sweep_at <= self.now;
         let refuses_jobs = is_due && self.relay.refuses_jobs();
         if refuses_jobs || is_due && self.relay.is_short() {

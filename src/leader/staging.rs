@@ -136,7 +136,7 @@ impl Stagings {
         });
     }
 
-    /// What is being made of a job's inputs is nobody's any more.
+    /// Stops the staging of a job's inputs.
     pub(super) fn forget(&mut self, job: JobId, relay: &mut Relay) {
         if let Some(at) = self.queue.iter().position(|staging| staging.job == job)
             && let Some(staging) = self.queue.remove(at)

@@ -245,8 +245,8 @@ impl Leader {
         }
         match assigned {
             Ok(frame) => Some(Assigned { frame, common }),
-            // What does not fit was refused at the door, so this is a mistake of ours; the job
-            // ends, not the worker.
+            // A request that does not fit was refused on arrival, so this is a defect in heft. It
+            // ends the job, not the worker.
             Err(error) => {
                 warn!(job = %id, "cannot be sent to a worker: {error}");
                 let by = format!("the leader, which cannot send it: {error}").into();

@@ -234,7 +234,7 @@ impl Leader {
     pub(super) fn unpost(&mut self, conn: ConnId) {
         let Ended { tasks, results } = self.pacing.closed(conn);
         for turn in tasks {
-            // It lets go of what waits behind it.
+            // Carrying out the assignment ends the hold on the orders that follow it.
             if matches!(turn.task, Task::Assign(_)) {
                 self.carry_out(turn);
             }
@@ -352,8 +352,8 @@ impl Leader {
         }
     }
 
-    /// Whose memory a frame takes that may have a payload as it is kept. What no log has stays in
-    /// memory as long as it is needed, whoever is sent it.
+    /// Whether a frame shares the memory of a stored payload. A payload that no log has stays in
+    /// memory anyway, so sending it costs nothing.
     fn memory_of(&self, key: Key, frame: &WireFrame) -> Memory {
         let is_kept = !self.log.is_durable() && self.payloads.held.holds(key, &frame.payload);
         if is_kept { Memory::Kept } else { Memory::Own }

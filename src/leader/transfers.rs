@@ -115,7 +115,7 @@ impl Leader {
         self.relay.turn(conn)
     }
 
-    /// A chunk of which so many bytes are here is not whole after [`super::BUFFER_LEASE`].
+    /// A chunk is not complete after [`super::BUFFER_LEASE`]; `have` of its bytes are here.
     pub fn chunk_lingers(&mut self, now: Micros, conn: ConnId, have: usize) -> Linger {
         if !self.peers.has(conn) {
             return Linger::Stays;
@@ -183,7 +183,7 @@ impl Leader {
         }
     }
 
-    /// A line has let go of the buffers that waited for it.
+    /// A connection has released the buffers that waited for it.
     pub fn line_lags(&mut self, now: Micros, conn: ConnId) {
         if self.peers.has(conn) {
             self.with_relay(now, |relay| relay.line_lags(conn));
@@ -317,7 +317,7 @@ impl Leader {
         for blob in self.blobs.inputs.remove(&job).unwrap_or_default() {
             self.relay.forget(blob);
         }
-        // Its children have ended with it, and what they did not finish is nobody's.
+        // Its children have ended with it, and their unfinished parts are dropped.
         let children =
             self.broker.state().job(job).map(|job| job.children.clone()).unwrap_or_default();
         children.into_iter().chain([job]).for_each(|job| self.forget_coming(job, |_, _| true));
@@ -394,8 +394,8 @@ impl Leader {
         }
     }
 
-    /// Whether one more part of an attempt's result may come. One that brings others than it began
-    /// with has left those.
+    /// Whether one more part of an attempt's result may come. Parts that nobody sends any more make
+    /// room for it.
     fn has_place_for_part(&mut self, job: JobId, attempt: Attempt) -> bool {
         if self.blobs.coming_of(job, attempt).count() >= ATTEMPT_PARTS_MAX {
             let relay = &mut self.relay;

@@ -13,19 +13,21 @@ const PARK_AFTER: Duration = Duration::from_millis(50);
 /// Where the disk takes none, a peer that has not taken its payloads after this time is cut off.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whose payloads go to the disk first: of the peers that had theirs for so long, the one that had
-/// them for longest.
+/// The peer whose payloads go to the disk first: the one that has left them unread for longest, and
+/// for at least [`PARK_AFTER`].
 pub(crate) fn to_park(waiting: impl Iterator<Item = (ConnId, Duration)>) -> Option<ConnId> {
     let longest = waiting.filter(|(_, since)| *since >= PARK_AFTER).max_by_key(|(_, since)| *since);
     longest.map(|(conn, _)| conn)
 }
 
-/// Whether a peer is cut off whose payloads wait for so long and cannot go to the disk.
+/// Whether a peer is cut off that has left its payloads unread for this long, if they cannot go to
+/// the disk.
 pub(crate) fn is_given_up(waits: Duration) -> bool {
     waits >= TAKEN_WITHIN
 }
 
-/// Who is cut off if too many answers wait for all: the peer for which most bytes do.
+/// The peer that is cut off if too many answers wait for all peers: the one with the most bytes
+/// waiting.
 pub(crate) fn has_most_answers(bytes: impl Iterator<Item = (ConnId, usize)>) -> Option<ConnId> {
     bytes.max_by_key(|(_, bytes)| *bytes).map(|(conn, _)| conn)
 }

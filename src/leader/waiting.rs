@@ -8,7 +8,7 @@ use chunking::message::Open;
 use super::Leader;
 use super::refusal::RefusalText;
 use super::relay::{BlobId, WaitingPart};
-use crate::core::ids::{Attempt, JobId};
+use crate::core::ids::{Attempt, JobId, Run};
 use crate::store::blobs::Class;
 
 impl Leader {
@@ -26,7 +26,8 @@ impl Leader {
             };
             if self.blobs.told.insert(part.job, conn) != Some(conn) {
                 let text = self.why_result_waits(part);
-                self.tell_lazily(conn, |session| session.waiting(known, &text));
+                let run = self.run_of(known);
+                self.tell_lazily(conn, |session| session.waiting(known, run, &text));
             }
         }
     }
@@ -42,6 +43,11 @@ impl Leader {
     pub(super) fn result_waits(&self, job: JobId) -> Option<String> {
         let part = self.relay.results_waiting().find(|part| part.job == job)?;
         Some(self.why_result_waits(part))
+    }
+
+    /// The run of a job, for messages about it; the first while the job is not known yet.
+    pub(super) fn run_of(&self, job: JobId) -> Run {
+        self.broker.state().job(job).map_or(Run(1), |job| job.run)
     }
 
     /// Jobs whose results wait for room.

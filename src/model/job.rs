@@ -23,7 +23,7 @@ pub struct InputFile {
     /// Ours: where the worker can fetch the file (C32).
     pub url: Option<String>,
     /// Ours: the file's name in the dataset, where the job knows it by another one (CA08);
-    /// [`name_in_dataset`](Self::name_in_set) reads it.
+    /// [`name_in_dataset`](InputFile::name_in_dataset) reads it.
     pub cache_name: Option<String>,
 }
 

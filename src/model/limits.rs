@@ -13,6 +13,10 @@ pub const CONTENT_PIECE_BYTES_MAX: usize = 48 * 1024;
 /// not be read by a classic worker anyway.
 pub const NEST_DEPTH_MAX: u32 = 64;
 
+/// What a result has as text of an output that goes by transfer: enough to see what the job is
+/// about.
+pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
+
 /// The longest file name, cache id, program name, feature or announced name: all of them end up in
 /// paths or log lines, and Linux takes no longer path.
 pub const NAME_BYTES_MAX: usize = chunking::limits::NAME_BYTES_MAX;

@@ -158,8 +158,8 @@ pub async fn connect(
     Ok((reader, writer))
 }
 
-/// Ends a connection whose other side takes nothing of what was sent to it for so long, and sends
-/// nothing. A slow one takes something.
+/// Ends a connection whose other side has taken nothing of what was sent, and sent nothing, for
+/// `stall`. A slow peer takes something.
 async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
     let (mut before, mut since) = (Traffic::default(), std::time::Instant::now());
     loop {
@@ -173,7 +173,7 @@ async fn end_if_stalled(shared: Weak<Shared>, stall: Duration) {
                 "the leader read nothing for {} s; closing the connection",
                 stall.as_secs()
             );
-            // Who reads and who writes finds out.
+            // The reader and the writer of the connection find out by the shutdown.
             shared.asked.as_ref().map(|socket| socket.shutdown(Shutdown::Both));
             return;
         }

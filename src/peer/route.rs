@@ -10,7 +10,7 @@ use crate::core::retry::Backoff;
 /// ring should not be dialled without end.
 pub const REDIRECTS_MAX: u32 = 8;
 
-/// The way to whoever leads.
+/// The address of the leader, as far as it is known.
 #[derive(Debug)]
 pub(super) struct Route {
     given: String,

@@ -227,8 +227,8 @@ pub struct BlobFiles {
     begun: HashMap<Uuid, Box<Open>>,
     /// Files to be written again, with their bytes.
     free: Vec<(String, u64)>,
-    /// The same, but for their names, which are not certain yet: what may get its old name back
-    /// when the power goes is still that one's.
+    /// Files to be reused whose renames are not synced yet: after a power failure such a file may
+    /// have its old name again.
     freed: Vec<(String, u64)>,
     /// What the next of them is called.
     free_name: String,
@@ -264,7 +264,7 @@ impl BlobFiles {
         Ok(files)
     }
 
-    /// Keeps so much of the disk free from blobs.
+    /// Sets how much of the disk is kept free from blobs.
     #[must_use]
     pub fn keeping(mut self, reserve: Reserve) -> Self {
         self.reserve = Some(reserve);
@@ -573,8 +573,8 @@ impl BlobFiles {
             looker.finish()
         });
         self.scratch = scratch;
-        // It is looked at once; who is held open here may be removed elsewhere, and would keep its
-        // place on the disk.
+        // A blob is checked once. An open handle would keep the space of a file that is removed
+        // meanwhile.
         self.open.remove(&blob);
         looked
     }
@@ -588,7 +588,7 @@ impl BlobFiles {
             return gone(self.disk.remove(&path));
         }
         self.names_changed = true;
-        // The map first: a file without one is nobody's.
+        // The map goes first: a file without a map is an orphan.
         gone(self.disk.remove(&format!("{path}{MAP}")))?;
         let len = match self.disk.open(&path, How::Read).and_then(|file| file.len()) {
             Ok(len) => len,

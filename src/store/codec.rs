@@ -52,18 +52,18 @@ mod tag {
     pub(super) const DATASET: u8 = 15;
     pub(super) const DATASET_GONE: u8 = 16;
     pub(super) const STAGE: u8 = 17;
-    /// An assignment to a worker that is not one of ours, whose class follows. One to ours is as it
-    /// always was.
+    /// An assignment to a classic worker, whose class follows. Assignments to heft workers have
+    /// `ASSIGN`.
     pub(super) const ASSIGN_CLASSIC: u8 = 18;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
-    /// The same of a job that names datasets, whose ids follow. One that names none is as it was
-    /// before there were any.
+    /// The same of a job that names datasets, whose ids follow. A job without datasets has the
+    /// kinds above.
     pub(super) const HERE_WITH_DATASETS: u8 = 3;
     pub(super) const EXPECTED_WITH_DATASETS: u8 = 4;
-    /// All four, so much more: of a job with files in folders, and of one whose files lose them for
-    /// classic workers.
+    /// Added to the four kinds above: `IN_FOLDERS` for a job with files in folders, `FLATTENED` for
+    /// one whose files lose their folders for classic workers.
     pub(super) const IN_FOLDERS: u8 = 4;
     pub(super) const FLATTENED: u8 = 8;
 

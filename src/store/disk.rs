@@ -45,13 +45,13 @@ pub struct Found {
 
 /// Files beneath one directory. Paths are relative to it, with `/` between their parts.
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// Opens a file. A new one is certain to be there only after [`Disk::sync_dir`].
+    /// Opens a file. A new file is durable only after [`Disk::sync_dir`].
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn DiskFile>>;
 
     /// The files in a directory, in the order of their names. None if there is no such directory.
     fn list(&self, dir: &str) -> io::Result<Vec<Found>>;
 
-    /// Makes a directory, unless it is there. Either way it is certain to be there then.
+    /// Makes a directory, unless it is there. Afterwards it is durable.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
     /// Gives a file another name, in the place of what had it.
@@ -60,7 +60,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Removes a file.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Makes certain what was made, renamed and removed in a directory.
+    /// Syncs what was created, renamed and removed in a directory.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
     /// How much room there is. An error where that cannot be told.
@@ -100,7 +100,7 @@ pub trait DiskFile: Send + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Makes certain what was written, and the length.
+    /// Syncs what was written, and the length.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -234,7 +234,7 @@ impl DataDir {
     }
 }
 
-/// Makes a directory and those it lies in, and makes it certain that they are there.
+/// Makes a directory and its parents, and syncs them.
 fn make_certain(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
     std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)

@@ -291,8 +291,8 @@ pub fn expect_header(
 
 const METADATA: &str = "consensus/metadata";
 
-/// Whose the data directory is; `None` if it is nobody's, and nothing is in it. An error if it is
-/// another node's.
+/// The owner of the data directory; `None` if it is new and empty. An error if it belongs to
+/// another node.
 pub fn owner_for(disk: &dyn Disk, node: i32) -> Result<Option<Owner>, StoreError> {
     if let Some(owner) = owner_of(disk)? {
         if owner.node != node {

@@ -26,14 +26,14 @@ const GROUP_HEAD_BYTES: usize = 32;
 /// In place of the number of records: the next segment goes on.
 const CONTINUED: u32 = u32::MAX;
 
-/// Records beyond so many bytes go to another group.
+/// When a group has this many bytes, further records go to another group.
 const GROUP_BYTES: usize = 4 << 20;
 
 /// No group is longer: one record more than fits.
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
-/// Room for so many bytes behind the end of the log is found on the disk beforehand: whoever fills
-/// the disk, these can be written.
+/// Space that is allocated in advance after the end of the log, so that these bytes can be written
+/// however full the disk becomes.
 pub(crate) const AHEAD_BYTES: u64 = 8 << 20;
 
 /// Bytes that are written again at a time.
@@ -79,7 +79,7 @@ pub struct Log {
     noted: u64,
     /// Where its last record ends.
     records_end: u64,
-    /// How far the open segment has room for certain, where that can be.
+    /// How far space is allocated in the open segment, where the file system can do that.
     ahead: Option<u64>,
     /// The record that is written next.
     next: u64,
@@ -130,9 +130,9 @@ impl Log {
         if file.len().map_err(failed)? > tail.at {
             file.set_len(tail.at).map_err(failed)?;
         }
-        // What a killed leader had written is certain only now. Had a sync of its failed, the
-        // system would show what never reached the disk and would not write it again: so it is
-        // written again here.
+        // What a killed leader had written is durable only after this. If one of its syncs failed,
+        // the system would show bytes that never reached the disk, and would not write them again.
+        // So they are written again here.
         let mut piece = vec![0; REWRITE_BYTES];
         let mut from = tail.noted;
         while from < tail.at {
@@ -163,8 +163,8 @@ impl Log {
         })
     }
 
-    /// Writes records, which are not certain before [`Log::sync`]. Gives the places of their
-    /// payloads. After an error nothing of them counts, and the same records can be written again.
+    /// Writes records, which are durable only after [`Log::sync`]. Returns the places of their
+    /// payloads. After an error none of the records counts, and they can be written again.
     pub fn append(&mut self, records: &[Append]) -> io::Result<Vec<(Index, Place)>> {
         let mut places = Vec::new();
         let (at, next, records_end) = (self.at, self.next, self.records_end);
@@ -264,8 +264,8 @@ impl Log {
         Ok(())
     }
 
-    /// Makes certain all that was written. After an error it is not known what is: the log must not
-    /// be used any more.
+    /// Syncs everything that was written. After an error it is unknown what is durable, and the log
+    /// must not be used any more.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.synced < self.at {
             self.file.sync()?;
@@ -288,8 +288,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new segment if this one is long enough. All that was written before is certain
-    /// then. After an error it is not known what is: the log must not be used any more.
+    /// Begins a new segment if this one is long enough. Everything written before is durable then.
+    /// After an error it is unknown what is durable, and the log must not be used any more.
     pub fn rotate(&mut self) -> io::Result<Rotated> {
         if self.at < self.segment_bytes || self.next == self.first {
             return Ok(Rotated::No);
@@ -317,15 +317,16 @@ impl Log {
         Ok(Rotated::Yes)
     }
 
-    /// Notes in the segment that another follows: after that one is certain to be there, so that it
-    /// is never missed without reason, and before anything is in it, so that it is always missed
-    /// with reason.
+    /// Writes a group that says that another segment follows. It is written after the next segment
+    /// is durable, so that a missing segment is never reported by mistake, and before the next
+    /// segment has records, so that a missing one is always reported.
     fn end_segment(&mut self) -> io::Result<()> {
         let mut group = vec![0; GROUP_HEAD_BYTES];
         self.seal_group(&mut group, CONTINUED)?;
         match self.file.write_at(self.at, &group) {
             Ok(()) => self.file.sync(),
-            // Then a missing segment would be told by the one behind it, or not at all.
+            // Without this note a missing next segment is noticed only by the segment after it, if
+            // there is one.
             Err(error) if is_full(&error) => Ok(()),
             Err(error) => Err(error),
         }

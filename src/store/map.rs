@@ -37,7 +37,7 @@ pub struct Map {
     pub open: Open,
     /// The chunks that are here, with the bytes that each has in the file.
     pub chunks: BTreeMap<u32, (ChunkHead, u32)>,
-    /// What all of it hashes to, once it was certain.
+    /// The digest of the whole blob, once the blob is durable.
     pub seal: Option<Digest>,
     /// What is damaged, of the map or of the blob's file.
     pub damage: Vec<Damage>,

@@ -27,14 +27,14 @@ use crate::core::state::State;
 /// of the head.
 const BLOCK_HEAD_BYTES: usize = 16;
 
-/// A block is written when it has so many bytes.
+/// A block is written when it has this many bytes.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// No block is longer: one payload more than fits.
 const BLOCK_BYTES_MAX: usize = 32 << 20;
 
-/// A file of whose bytes so many or more are needed, in a hundred, stays. From others what is
-/// needed is copied.
+/// A file stays if at least this percentage of its bytes is needed. From other files the needed
+/// bytes are copied.
 const NEEDED_PERCENT_MIN: u64 = 50;
 
 const SUMMARY: u8 = 1;

@@ -252,7 +252,8 @@ impl<K> Downloads<K> {
         });
     }
 
-    /// Those of such owners are over, and may begin anew with what is here of their chunks.
+    /// Interrupts the downloads of these owners; they may be resumed with the parts of chunks that
+    /// are here.
     pub(crate) fn interrupt(&mut self, is_over: impl Fn(&K) -> bool) {
         self.coming.retain(|_, coming| !is_over(&coming.owner));
     }

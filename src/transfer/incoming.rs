@@ -10,8 +10,8 @@ use chunking::{ChunkError, ChunkHead, ChunkPlan, Digest, DigestKind, PlanError, 
 
 use crate::wire::{Receiving, bytes_of};
 
-/// Rounds of asking for chunks again in which no chunk came whole, before the transfer is given up:
-/// whoever damages three times all that was asked for damages it always.
+/// Rounds of requesting chunks again in which no chunk arrived whole, before the transfer is given
+/// up: a sender that damages everything three times is broken.
 const VAIN_ROUNDS_MAX: u32 = 3;
 
 /// What a chunk is, by its head.

@@ -3,10 +3,10 @@
 use std::ops::Sub;
 use std::time::Duration;
 
-/// A client's own transfers: often enough for a line that a person watches.
+/// How often a client reports its own transfers: often enough for a line that a person watches.
 pub(crate) const AT_CLIENT: Duration = Duration::from_millis(100);
 
-/// Those of a worker, of which its leader and the client hear.
+/// How often a worker reports its transfers to the leader, and so to the client.
 pub(crate) const AT_WORKER: Duration = Duration::from_secs(1);
 
 /// Lets news pass once in a while. Moments are those of the clock that its owner reads.

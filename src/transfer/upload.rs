@@ -42,6 +42,9 @@ const ZSTD_BYTES_S: u64 = 260_000_000;
 /// Bytes a second that a connection within one machine carries.
 const LOOPBACK_BYTES_S: u64 = 2_500_000_000;
 
+// Otherwise chunks might be worth compressing there, too.
+const _: () = assert!(ZSTD_BYTES_S < LOOPBACK_BYTES_S);
+
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
@@ -72,10 +75,8 @@ impl Wire {
             Codec::Zstd => self.features.has(Features::ZSTD),
         };
         let (codec, rates) = match compression {
-            // The codec is slower than the wire whatever the sample says.
-            Compression::Auto if self.loopback && ZSTD_BYTES_S < LOOPBACK_BYTES_S => {
-                (Codec::None, Rates::default())
-            }
+            // The codec is slower than this connection, whatever a sample says.
+            Compression::Auto if self.loopback => (Codec::None, Rates::default()),
             Compression::Auto => {
                 (Codec::Zstd, Rates { codec_bytes_s: Some(ZSTD_BYTES_S), wire_bytes_s: None })
             }

@@ -25,7 +25,7 @@ pub(crate) enum Speed {
     Unknown,
     /// It takes a chunk in a moment.
     Fast,
-    /// It takes so many bytes in a second.
+    /// It takes this many bytes a second.
     Slow(u64),
 }
 
@@ -65,7 +65,8 @@ impl Pace {
         self.speed
     }
 
-    /// The other side has taken so many bytes in all, and whether something is on its way to it.
+    /// The other side has taken `taken` bytes in all; `is_busy` says whether more are on their way
+    /// to it.
     pub(crate) fn look(&mut self, now: Instant, taken: u64, is_busy: bool) {
         let Some((since, before)) = self.since.filter(|_| is_busy) else {
             self.since = Some((now, taken));

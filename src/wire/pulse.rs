@@ -49,7 +49,7 @@ const _: () = assert!(SILENCE_MAX.as_secs() >= 3 * KEEPALIVE_EVERY.as_secs());
 pub struct Signs {
     /// How often something is sent at least.
     pub every: Duration,
-    /// Without anything for so long the connection is dead.
+    /// A connection that is silent for this long is dead.
     pub silence: Duration,
 }
 

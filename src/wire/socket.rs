@@ -81,9 +81,9 @@ pub fn tune(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
     Ok(())
 }
 
-/// Who takes nothing of what waits for it for so long is given up: not a byte was acknowledged. A
-/// slow one that reads is not, however long the rest takes. Nor is a leader that sends meanwhile:
-/// it does not read a client that leaves its answers.
+/// A peer that has acknowledged no byte for this long, while data waits for it, is given up. A slow
+/// peer that reads is not, and neither is a leader that sends meanwhile: it does not read a client
+/// that leaves its answers unread.
 pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is looked in that time whether something was taken.

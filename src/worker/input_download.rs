@@ -238,7 +238,7 @@ impl Receptions {
         Some(InputProgress { job, done, total })
     }
 
-    /// The connection is lost: what came is kept for so long.
+    /// The connection is lost: received bytes are kept for `grace`.
     pub(super) fn lost(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         self.jobs.values_mut().for_each(|reception| reception.kept_until = Some(until));

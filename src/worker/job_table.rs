@@ -200,8 +200,8 @@ impl JobTable {
         PlacesKept { in_memory, beyond: self.backlog.keep_places(on_disk.collect()) }
     }
 
-    /// Results have come or gone, and `before` so many places were kept or taken: those that are
-    /// free now are offered.
+    /// Results were added or removed. `before` and `taken` are the slots that were kept and used;
+    /// slots that are free now are offered.
     fn free_places(&mut self, before: PlacesKept, taken: usize) {
         let after = self.places_kept();
         match (before.beyond, after.beyond) {

@@ -7,6 +7,8 @@ use chunking::frame::head_len;
 use chunking::limits::FRAME_BODY_BYTES_MAX;
 use chunking::{Generation, frame::LENGTH_BYTES};
 
+pub use crate::model::limits::TEXT_HEAD_BYTES;
+
 /// The payload of an AckJob: what a frame without a subject leaves of the largest body that may be
 /// sent (W05).
 pub const RESULT_BYTES_MAX: usize =
@@ -74,10 +76,6 @@ pub const STDERR_BYTES_MAX: usize = 1024 * 1024;
 /// What is kept of each output of a program at all, by default, so that one that runs wild does not
 /// fill the disk.
 pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-
-/// What a result has as text of an output that goes by transfer: enough to see what the job is
-/// about.
-pub const TEXT_HEAD_BYTES: usize = 64 * 1024;
 
 /// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome
 /// does not say how long it waits for a worker.

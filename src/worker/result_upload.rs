@@ -186,7 +186,7 @@ impl Returns {
         held.turn(job, &self.uploads)
     }
 
-    /// Opens the transfers of those whose turn it is.
+    /// Opens the transfers of the results whose turn it is.
     pub(super) fn open(&mut self, writer: &LinkWriter, wire: Wire, out: &mut Vec<OutFrame>) {
         if self.waiting.is_empty() {
             return;

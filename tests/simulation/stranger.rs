@@ -1,7 +1,7 @@
 //! A worker that is given nothing and answers for what others have. Nothing may come of it.
 
 use heft::core::Event;
-use heft::core::event::{Named, Outcome, WorkerClass};
+use heft::core::event::{ClaimedAttempt, Outcome, WorkerClass};
 use heft::core::ids::{Attempt, JobId, Run, WorkerId};
 use heft::core::payload::PayloadKind;
 use heft::core::worker::Hello;
@@ -56,9 +56,9 @@ impl World {
         }
         let above = if self.now > LEASE { self.random.below(3) as u32 } else { 0 };
         let named = match self.random.below(3) {
-            0 => Named::default(),
-            1 => Named { run: Some(run), attempt: None },
-            _ => Named { run: Some(run), attempt: Some(Attempt(attempt.0 + above)) },
+            0 => ClaimedAttempt::default(),
+            1 => ClaimedAttempt { run: Some(run), attempt: None },
+            _ => ClaimedAttempt { run: Some(run), attempt: Some(Attempt(attempt.0 + above)) },
         };
         let outcome = match self.random.below(4) {
             0 => Outcome::ResultLost,

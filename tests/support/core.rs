@@ -13,7 +13,7 @@ use std::time::Duration;
 use heft::core::action::{Action, Assignment, Refusal, Waiting, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{
-    ClientPeer, Doing, Inputs, Named, Operation, Outcome, Submission, WorkerClass,
+    ClaimedAttempt, ClientPeer, Doing, Inputs, Operation, Outcome, Submission, WorkerClass,
 };
 use heft::core::ids::{
     Attempt, ClientId, ConnId, Index, JobId, Micros, ResultId, Run, Token, WorkerId,
@@ -467,7 +467,7 @@ impl Rig {
     pub fn ack_id(&mut self, worker: &str, job: JobId, ok: bool) {
         self.results += 1;
         let (conn, result) = (self.conn(worker), ResultId(self.results));
-        let (named, outcome) = (Named::default(), Outcome::Returned { result, ok });
+        let (named, outcome) = (ClaimedAttempt::default(), Outcome::Returned { result, ok });
         self.tell(Event::Ack { conn, job, named, outcome });
     }
 
@@ -476,7 +476,7 @@ impl Rig {
     pub fn ack_of(&mut self, worker: &str, number: u32, run: u32, attempt: u32) {
         self.results += 1;
         let (conn, result) = (self.conn(worker), ResultId(self.results));
-        let named = Named { run: Some(Run(run)), attempt: Some(Attempt(attempt)) };
+        let named = ClaimedAttempt { run: Some(Run(run)), attempt: Some(Attempt(attempt)) };
         let outcome = Outcome::Returned { result, ok: true };
         self.tell(Event::Ack { conn, job: id(number), named, outcome });
     }
@@ -490,7 +490,7 @@ impl Rig {
     #[track_caller]
     pub fn outcome(&mut self, worker: &str, number: u32, outcome: Outcome) {
         let conn = self.conn(worker);
-        self.tell(Event::Ack { conn, job: id(number), named: Named::default(), outcome });
+        self.tell(Event::Ack { conn, job: id(number), named: ClaimedAttempt::default(), outcome });
     }
 
     #[track_caller]

@@ -72,7 +72,7 @@ message! {
 byte_enum! {
     /// How far a put is.
     SpreadStage, "stages are 1 stored, 2 over", {
-        /// The leader has the dataset, and it is certain.
+        /// The leader has the dataset, and it is durable.
         Stored = 1,
         /// Every worker that is to have it has answered, or the deadline is over.
         Over = 2,

@@ -59,7 +59,7 @@ message! {
         /// The attempt. It counts on over all runs of the job, so that it alone tells an old one
         /// from a new one.
         attempt: u32,
-        /// The lease: without a heartbeat for so long the job goes elsewhere.
+        /// The lease: after this time without a heartbeat the job is requeued.
         lease_ms: u32,
     }
 }
@@ -202,7 +202,7 @@ pub fn parse_credit(payload: &[u8]) -> Result<i32, MessageError> {
     }
 }
 
-/// Who sends it lives. It goes out when nothing else did for the time of heartbeats, if both sides
+/// The sender is alive. It is sent when nothing else was sent for the heartbeat time, if both sides
 /// know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Keepalive {}

@@ -61,7 +61,7 @@ use crate::transfer::{Compression, SourceError};
 use crate::units::{ByteSize, Span};
 
 /// The pattern that every worker matches.
-pub const TARGET_ALL: &str = "job.assign.>";
+pub const TARGET_ALL: &str = crate::core::dataset::TARGET_ALL;
 
 /// A dataset to be put, and how.
 #[derive(Clone, Debug)]

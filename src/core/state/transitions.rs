@@ -165,3 +165,21 @@ fn transition_table_of_jobs_by_records() {
     ];
     assert_table("src/core/state/transitions.txt", &states, &events, name);
 }
+
+#[test]
+fn a_job_to_all_that_a_worker_had_while_it_was_announced_is_not_counted_as_running() {
+    let job = |inputs| Submission { to_all: true, ..submission(inputs) };
+    let state = after(&[
+        Record::Announce { at: AT, job: job(Inputs::Expected) },
+        assign(ID),
+        Record::Enqueue {
+            at: AT,
+            job: job(Inputs::Expected),
+            children: vec![(CHILD, WORKER)],
+            kept: true,
+        },
+    ]);
+    assert_eq!(name(&state), "gathering");
+    assert_eq!(state.running(&"alice".into()), 0);
+    assert_eq!(state.check(), Ok(()));
+}

@@ -13,7 +13,7 @@ use super::held::AtWorker;
 use super::{DatasetAction, Step, WorkerKind};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 
-/// The agents that are connected. Whom each serves the broker knows.
+/// The connected agents. The broker knows which workers each of them serves.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     all: BTreeMap<WorkerId, Agent>,
@@ -67,7 +67,7 @@ impl Step<'_> {
         self.datasets.agents.all.retain(|_, agent| agent.conn != conn);
         self.pair_up(None);
         if self.datasets.agents.all.len() < before {
-            // Those that it served, and whom the broker has forgotten with it.
+            // The workers that it served. The broker has already forgotten the pairs.
             let workers = self.datasets.workers.iter().filter(|(_, at)| at.classic.is_some());
             let alone = workers.map(|(worker, _)| *worker);
             let alone: Vec<WorkerId> =
@@ -76,8 +76,8 @@ impl Step<'_> {
         }
     }
 
-    /// Jobs wait for a worker of this agent that name a dataset: it is asked to hold that next,
-    /// whoever the dataset was put for and whatever was before.
+    /// Jobs wait for a worker of this agent that name a dataset: the agent is asked to hold it
+    /// next, whatever its target is, and even if the agent refused it before.
     pub(super) fn ask_agent(&mut self, agent: WorkerId, cache: CacheId) {
         let Some(dataset) = self.facts.dataset(&cache) else { return };
         let at = self.datasets.workers.get_mut(&agent).filter(|at| at.told && at.conn.is_some());

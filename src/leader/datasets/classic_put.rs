@@ -16,18 +16,15 @@ use super::pack_index::PackState;
 use super::put::{may_be_put, room_for_dataset};
 use super::putting::{Origin, Putting};
 use super::{BlobId, DatasetAction, Datasets, Facts, Step};
-use crate::core::dataset::{Dataset, TARGET_NONE};
+use crate::core::dataset::{Dataset, TARGET_ALL, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, WorkerId};
 use crate::core::names::{SafeName, fit_in_dataset, names_of_dataset};
 use crate::core::subject::worker_patterns;
-use crate::leader::pack_writer::Made;
+use crate::leader::pack_writer::PackedFile;
 use crate::model::{CachePutRequest, CachePutResult, CacheStatus};
 
 /// How long a classic client's put waits for workers: it names no time of its own.
 const CLASSIC_WAIT: Duration = Duration::from_secs(600);
-
-/// The workers of a put that names none: all.
-const TARGET_ALL: &str = "job.assign.>";
 
 /// What stands before the workers' pattern in a subject (S08).
 pub(super) const SUBJECT: &str = "cache.put";
@@ -40,7 +37,7 @@ const LINEAGE_MAX: usize = 1024;
 
 /// A put that came whole, and waits until it is its turn.
 #[derive(Debug)]
-pub(in crate::leader) struct Came {
+pub(in crate::leader) struct ReceivedPut {
     pub(in crate::leader) conn: ConnId,
     /// The id that answers carry.
     pub(in crate::leader) request: Uuid,
@@ -51,7 +48,7 @@ pub(in crate::leader) struct Came {
     pub(in crate::leader) cache: CacheId,
     pub(in crate::leader) target: String,
     /// The files, each name once.
-    pub(in crate::leader) files: BTreeMap<SafeName, Made>,
+    pub(in crate::leader) files: BTreeMap<SafeName, PackedFile>,
     pub(in crate::leader) entries: u64,
     pub(in crate::leader) packs: Vec<BlobId>,
 }
@@ -141,7 +138,7 @@ impl Datasets {
 
 impl Step<'_> {
     /// All contents of a put are here, in packs.
-    pub(super) fn classic_came(&mut self, came: Came, packs: Vec<(BlobId, Layout)>) {
+    pub(super) fn classic_came(&mut self, came: ReceivedPut, packs: Vec<(BlobId, Layout)>) {
         self.packs_made(came.key, packs);
         self.datasets.came.push_back(came);
         self.classic_turns();
@@ -175,8 +172,8 @@ impl Step<'_> {
                     continue;
                 }
                 match self.old_of(&cache) {
-                    Old::Later => {}
-                    Old::Now(old) => {
+                    ExistingDataset::Later => {}
+                    ExistingDataset::Now(old) => {
                         ready = Some((at, old));
                         break;
                     }
@@ -194,31 +191,32 @@ impl Step<'_> {
     }
 
     /// What is there under an id.
-    fn old_of(&mut self, cache: &CacheId) -> Old {
+    fn old_of(&mut self, cache: &CacheId) -> ExistingDataset {
         if self.datasets.pack_index.is_listing() {
-            return Old::Later;
+            return ExistingDataset::Later;
         }
-        let Some(known) = self.facts.dataset(cache) else { return Old::Now(Ok(None)) };
+        let Some(known) = self.facts.dataset(cache) else { return ExistingDataset::Now(Ok(None)) };
         // One that could not be read is not read again and again for a put that waits.
         let is_readable =
             self.datasets.pack_index.knows(known.version) && self.facts.has_arrived(known.version);
         match self.manifest_of(known.version) {
-            Some(manifest) => Old::Now(Ok(Some((known, manifest)))),
-            None if is_readable => Old::Later,
-            None => Old::Now(Err(format!(
+            Some(manifest) => ExistingDataset::Now(Ok(Some((known, manifest)))),
+            None if is_readable => ExistingDataset::Later,
+            None => ExistingDataset::Now(Err(format!(
                 "dataset {cache} is damaged at the leader: put all of it again with heft's \
                  --replace, or under another CacheId"
             ))),
         }
     }
 
-    fn classic_turn(&mut self, came: Came, old: Option<Known>) -> Result<(), String> {
-        let Came { conn, request, key, version, cache, target, files, entries, packs } = came;
+    fn classic_turn(&mut self, came: ReceivedPut, old: Option<Known>) -> Result<(), String> {
+        let ReceivedPut { conn, request, key, version, cache, target, files, entries, packs } =
+            came;
         let old_files = old.as_ref().map(|(_, manifest)| manifest.files()).unwrap_or_default();
         let is_old =
             |name: &str| old_files.binary_search_by(|file| file.name.as_str().cmp(name)).is_ok();
         let count = files.len() as u64;
-        let new: BTreeMap<SafeName, Made> =
+        let new: BTreeMap<SafeName, PackedFile> =
             files.into_iter().filter(|(name, _)| !is_old(name.as_str())).collect();
         let before = old.as_ref().map(|(known, _)| {
             let has_it =
@@ -261,7 +259,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Those of these packs that have yet to be checked.
+    /// The packs that have yet to be checked.
     pub(super) fn still_coming(&self, packs: Vec<BlobId>) -> HashSet<BlobId> {
         let is_coming = |pack: &BlobId| {
             self.datasets.pack_index.pack(*pack).is_some_and(|(_, state)| state != PackState::Good)
@@ -366,7 +364,7 @@ pub(super) fn put_of(cache: &CacheId, manifest: &Manifest, version: Uuid, target
 }
 
 /// What is there under an id, once that is known.
-enum Old {
+enum ExistingDataset {
     Later,
     Now(Result<Option<Known>, String>),
 }

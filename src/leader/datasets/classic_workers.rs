@@ -35,8 +35,7 @@ const KNOWS_WAIT: Duration = Duration::from_secs(5);
 /// How long one that knows it has to answer a put.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// Classic workers of which it is remembered what they wrote. Beyond that it is only of those that
-/// are connected.
+/// Classic workers whose files are remembered. Beyond that only files of connected workers are.
 const WROTE_WORKERS_MAX: usize = 4096;
 
 /// Datasets of which it is remembered for one. Beyond that it begins anew.
@@ -111,8 +110,8 @@ impl ClassicWorker {
 /// What there is for classic workers and of them, beside their connections.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// What they wrote in this life of the leader, by their ids: a worker that only lost its
-    /// connection has its id, and its directory.
+    /// The files that workers wrote since the leader started, by worker id: a worker that only lost
+    /// its connection keeps its id and its directory.
     wrote: HashMap<WorkerId, HashMap<CacheId, Wrote>>,
     ready: VecDeque<(Uuid, Bytes)>,
     reading: HashMap<Uuid, Reading>,

@@ -102,8 +102,8 @@ impl Step<'_> {
             .collect()
     }
 
-    /// The workers that are to hold a dataset: those of ours, agents of classic workers, and
-    /// classic workers without one that may take it.
+    /// The workers that are to hold a dataset: heft workers, agents of classic workers, and classic
+    /// workers without an agent that may take it.
     pub(super) fn targets_for(&self, dataset: &Dataset) -> Vec<WorkerId> {
         let all = self.facts.workers().filter(|worker| self.is_to_hold(*worker, dataset));
         all.map(|worker| worker.id).collect()
@@ -450,7 +450,8 @@ impl Step<'_> {
             );
             return self.push_is_broken(worker, version, &text);
         }
-        // What it still lacks of those that it has got it did not get: they are opened once more.
+        // The worker still lacks pieces of packs that it has received: those packs are opened once
+        // more.
         let facts = self.facts;
         for pack in push.open.extract_if(.., |pack| facts.has_got(conn, *pack)).collect::<Vec<_>>()
         {
@@ -534,7 +535,7 @@ impl Step<'_> {
         let (Some(conn), Some(push)) = (at.conn, &at.push) else { return };
         let version = push.wanted.version;
         let room = PACKS_OPEN_MAX.saturating_sub(push.open.len());
-        // One that was announced and is not opened yet is looked at again when it is.
+        // A pack that was announced and is not open yet is checked again when it is opened.
         let has_begun = |pack: BlobId| {
             let known = self.datasets.pack_index.pack(pack);
             known.is_some_and(|(_, state)| !matches!(state, PackState::Announced(_)))
@@ -665,8 +666,8 @@ impl Step<'_> {
         self.reconcile(worker);
     }
 
-    /// A version is not to be held any more, never came to be, or has to begin anew: whoever is
-    /// getting it stops.
+    /// Stops sending a version that is not to be held any more, was not committed, or has to begin
+    /// anew.
     pub(super) fn stop_pushing(&mut self, version: Uuid) {
         for worker in self.datasets.workers.keys().copied().collect::<Vec<_>>() {
             self.stop_pushing_to(worker, version);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::BlobId;
-use super::classic_put::Came;
+use super::classic_put::ReceivedPut;
 use crate::answers::ask::Question;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
@@ -39,7 +39,7 @@ pub(in crate::leader) enum DatasetEvent {
     /// A part of a dataset was looked at.
     Verified { blob: BlobId, result: Result<Verified, String> },
     /// A classic client's put came whole, and its contents are in packs.
-    ClassicCame { came: Came, packs: Vec<(BlobId, Layout)> },
+    ClassicCame { came: ReceivedPut, packs: Vec<(BlobId, Layout)> },
     /// The inputs of a job are in packs.
     Staged { inputs: StagedInputs, packs: Vec<(BlobId, Layout)> },
     /// The inputs of a job are not to become a dataset any more.
@@ -81,10 +81,9 @@ pub(in crate::leader) enum DatasetEvent {
 /// What a worker that joins is to datasets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::leader) enum WorkerKind {
-    /// One of ours that says itself what it has.
+    /// A heft worker, which reports what it holds.
     Ours,
-    /// One of ours that keeps a cache for classic workers: for this one alone, or for those of its
-    /// host.
+    /// An agent: a heft worker that keeps a cache for one classic worker, or for those of its host.
     Agent { only: Option<WorkerId> },
     /// A classic worker.
     Classic,
@@ -117,7 +116,7 @@ pub(in crate::leader) enum DatasetAction {
     Say { conn: ConnId, id: Uuid, request: Uuid, says: Says },
     /// Tell a client that its put is refused.
     Refuse { conn: ConnId, request: Uuid, refusal: RefusalText },
-    /// Tell whoever put a dataset how it ended at a worker.
+    /// Tell the client of a put how it ended at a worker.
     CacheAck { conn: ConnId, request: Uuid, result: CachePutResult },
     /// Ask a classic worker whether it knows CachePut, by a put of nothing.
     AskClassic { conn: ConnId },

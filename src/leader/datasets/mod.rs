@@ -38,7 +38,7 @@ use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
 use crate::store::verify::{Verified, VerifyRequest};
 use agents::Agents;
 use classic_put::Lineage;
-pub(super) use classic_put::{Came, Checked};
+pub(super) use classic_put::{Checked, ReceivedPut};
 use classic_workers::Frames;
 use held::AtWorker;
 pub(super) use interface::{
@@ -73,7 +73,7 @@ pub(super) struct Datasets {
     /// Puts under way, by their requests.
     puts: BTreeMap<Uuid, Putting>,
     /// Puts of classic clients that wait for their turn.
-    came: VecDeque<Came>,
+    came: VecDeque<ReceivedPut>,
     /// What datasets were before files were added to them.
     lineage: Lineage,
     /// Frames for classic workers.
@@ -90,7 +90,7 @@ pub(super) struct Datasets {
     inspections: HashMap<Uuid, Inspection>,
     /// Questions that wait until a dataset is removed.
     removals: HashMap<CacheId, Vec<Asked>>,
-    /// Packs of a previous run that no dataset has: what is in them was never checked for certain.
+    /// Packs of a previous run that no dataset uses, and whose content was not verified.
     loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
     statuses: HashMap<Uuid, Vec<(CacheId, Asked)>>,
@@ -304,7 +304,7 @@ impl Step<'_> {
         self.classic_left(conn);
         self.worker_left(conn);
         self.agent_left(conn);
-        // Nobody hears the answers any more, and workers may take for ever to give them.
+        // The client that asked is gone, and workers may never answer.
         self.datasets.inspections.retain(|_, inspection| inspection.by.conn != conn);
     }
 

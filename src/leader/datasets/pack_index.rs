@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::BlobId;
 use crate::core::ids::Micros;
 
-/// A manifest that nobody needed for so long is read again when somebody does.
+/// A manifest that was not needed for this long is dropped, and read again when it is needed.
 const MANIFEST_REST: Duration = Duration::from_secs(60);
 
 /// How far a pack is.

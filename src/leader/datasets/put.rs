@@ -131,7 +131,7 @@ impl Step<'_> {
             of_cache.filter(|(_, putting)| putting.cache == cache && putting.is_coming());
         if let Some((other, putting)) = of_cache.find(|(other, _)| **other != request) {
             if putting.away_until().is_some() {
-                // Whoever comes now need not wait for it.
+                // The new put replaces one whose client is away.
                 let other = *other;
                 self.end_put(other);
                 return self.put_checked(conn, request, put);
@@ -245,8 +245,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether a put may begin: the blob that it names for its manifest is nobody's, and there is
-    /// room for one more dataset.
+    /// Whether a put may begin: the blob id of its manifest is unused, and there is room for one
+    /// more dataset.
     fn may_begin(&self, putting: &Putting) -> Result<(), RefusalText> {
         let id = putting.put.manifest;
         if self.datasets.committing.contains_key(&id) {
@@ -263,7 +263,7 @@ impl Step<'_> {
         room_for_dataset(self.facts, &putting.cache)
     }
 
-    /// Puts what is there already: for other workers, if they are others.
+    /// A put of content that is already stored: only its target may differ.
     pub(super) fn put_again(&mut self, request: Uuid, mut putting: Putting, known: &Arc<Dataset>) {
         putting.put.manifest = known.version;
         let is_same = *known.target == *putting.target();
@@ -378,7 +378,7 @@ impl Step<'_> {
         if layout.is_none() {
             putting.manifest_bytes = open.size;
         }
-        // So that a later life knows them apart.
+        // The name tells the next run of the leader which blobs are packs and which are manifests.
         let name = if layout.is_some() { PACK } else { MANIFEST };
         open.name = Name::try_from(name.to_owned()).unwrap_or_default();
         self.act(DatasetAction::Expect { blob: id, open: open.clone(), plan });
@@ -645,8 +645,8 @@ impl Step<'_> {
         }
     }
 
-    /// Who put something is gone. What it was bringing is kept for [`CLIENT_WAIT`], so that it goes
-    /// on where it was.
+    /// The client of a put disconnected. The put is kept for [`CLIENT_WAIT`], so that it can be
+    /// resumed.
     pub(super) fn put_client_left(&mut self, conn: ConnId) {
         // What came in one frame is whole, and is kept all the same.
         let is_whole = |putting: &Putting| putting.classic().is_some() && putting.is_coming();
@@ -690,7 +690,7 @@ impl Step<'_> {
     pub(super) fn end_put(&mut self, request: Uuid) {
         let Some(mut putting) = self.datasets.puts.remove(&request) else { return };
         for pack in std::mem::take(&mut putting.packs) {
-            // One that has come and is being checked may be of use to whoever comes next.
+            // A pack that has arrived and is being checked may serve the next put.
             if self
                 .datasets
                 .pack_index

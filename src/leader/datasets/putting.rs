@@ -28,9 +28,9 @@ pub(super) enum Stage {
 /// Where a put comes from.
 #[derive(Debug)]
 pub(super) enum Origin {
-    /// A client of ours, which brings the manifest and what lacks.
+    /// A heft client, which sends the manifest and the missing pieces.
     Client(ConnId),
-    /// A client of ours whose connection ended: it is waited for until then.
+    /// A heft client that disconnected; the put is kept until this moment.
     Away(Micros),
     /// One frame of a classic client, which hears of workers alone.
     Classic(ConnId, Classic),

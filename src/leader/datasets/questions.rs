@@ -274,7 +274,7 @@ impl Step<'_> {
     // --- verify
 
     fn dataset_verify(&mut self, by: Asked, dataset: &Arc<Dataset>) {
-        // Whoever asks chooses the id, and another may have chosen the same.
+        // Clients choose the ids of questions, so two questions may have the same one.
         let mut question = by.id;
         while self.datasets.inspections.contains_key(&question) {
             question = Uuid::from_u128(question.as_u128().wrapping_add(1));

@@ -24,7 +24,7 @@ use crate::answers::ask::{self, Ask, Question};
 use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::JobId;
 use crate::core::names::SafeName;
-use crate::leader::pack_writer::Made;
+use crate::leader::pack_writer::PackedFile;
 use crate::leader::refusal::RefusalText;
 use crate::model::{CachePutResult, JsonModel};
 

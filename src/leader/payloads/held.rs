@@ -35,8 +35,8 @@ struct Slot {
     /// The CRC-32 that it came with.
     crc: u32,
     from_ours: bool,
-    /// Whether it was used before. Whoever got it then would have found it damaged, so it is looked
-    /// at before it is used again.
+    /// Whether it was used before. Its first user detects damage itself; before it is used again,
+    /// it is checked.
     used: bool,
     /// Whether it cannot be read any more.
     lost: bool,
@@ -71,14 +71,14 @@ pub(in crate::leader) struct PayloadStore {
     input_bytes: u64,
     result_bytes: u64,
     next: ResultId,
-    /// Those that are in memory.
+    /// Payloads that are in memory.
     warm: HashMap<Key, Bytes>,
     warm_bytes: u64,
-    /// Bytes of those that no log has.
+    /// Bytes of payloads that no log has.
     unlogged_bytes: u64,
-    /// Those of them that the log has too, the next to go first.
+    /// Payloads in memory that the log has, too; the first is dropped next.
     order: VecDeque<Key>,
-    /// Those that somebody waits for, with how many do: they stay.
+    /// Payloads that are needed, with the number of waiters: they stay in memory.
     pinned: HashMap<Key, u32>,
     /// Why payloads cannot be read.
     lost: HashMap<Key, String>,
@@ -269,7 +269,7 @@ impl PayloadStore {
         }
     }
 
-    /// Lets go of what the log has, as far as there is too much of it.
+    /// Drops payloads from memory that the log has, as far as there are too many.
     pub(in crate::leader) fn settle(&mut self) {
         for _ in 0..self.order.len() {
             let Some(key) =

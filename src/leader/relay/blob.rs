@@ -18,7 +18,7 @@ use crate::answers::{BlobRow, BlobState};
 use crate::core::ids::{ConnId, JobId, Micros};
 use crate::wire::{Receiving, SendPhase, Sending};
 
-/// Who brings a blob.
+/// The sender of a blob.
 #[derive(Clone, Debug)]
 pub(super) struct Up {
     pub(super) conn: ConnId,
@@ -29,7 +29,7 @@ pub(super) struct Up {
     /// Chunks that were to have come before its last Done, and of which nothing was seen. If one
     /// does come, it is no breach of the window; it has no buffer waiting for it, either.
     pub(super) written_off: u32,
-    /// Whether it was silent so long that its window was given to it once more.
+    /// Whether the sender was silent so long that it got its window once more.
     pub(super) nudged: bool,
     /// Why it was told to wait, if it was.
     pub(super) told: Option<Reason>,
@@ -50,7 +50,7 @@ impl Up {
     }
 }
 
-/// Who gets a blob.
+/// A receiver of a blob.
 #[derive(Clone, Debug)]
 pub(super) struct Down {
     pub(super) conn: ConnId,
@@ -134,7 +134,7 @@ pub(super) enum Route {
     /// On to who gets it, each when it is whole: one broke off while it was spliced, what came of
     /// that was lost, and is not to be the next time.
     Whole,
-    /// What came stays here, whoever got it.
+    /// Chunks that arrived stay here, also when receivers have them.
     Stay,
 }
 
@@ -176,7 +176,7 @@ impl Blob {
         }
     }
 
-    /// Whether what came of it stays here, whoever got it.
+    /// Whether chunks that arrived stay here, also when receivers have them.
     pub(super) fn stays(&self) -> bool {
         self.route == Route::Stay
     }
@@ -273,7 +273,7 @@ impl Blob {
         Open { attempt, owner: job.0, flags: OpenFlags::default(), ..self.open.clone() }
     }
 
-    /// Who has to be told of the blob now, and how.
+    /// The connections that the blob has to be opened to now.
     pub(super) fn openings(&mut self) -> Vec<(ConnId, Open)> {
         if !self.opened {
             return Vec::new();

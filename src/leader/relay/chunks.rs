@@ -49,11 +49,11 @@ pub(super) struct Totals {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunks {
     stored: BTreeMap<u32, Stored>,
-    /// Those in memory that wait for someone.
+    /// Chunks in memory that wait for a receiver.
     in_memory: usize,
-    /// Those of them that the disk has, too.
+    /// Chunks in memory that the disk has, too.
     cached: BTreeSet<u32>,
-    /// Those that are being written.
+    /// Chunks that are being written.
     writing: usize,
     bytes: u64,
     /// Bytes that have a place here and are still to come, if the blob stays here and was let in.
@@ -90,7 +90,7 @@ impl Chunks {
         self.writing
     }
 
-    /// Those that are in memory alone.
+    /// Chunks that are only in memory.
     pub(super) fn unwritten(&self) -> impl Iterator<Item = u32> {
         let may_have = self.in_memory > self.cached.len();
         let chunks = self.from(0).filter(move |_| may_have);
@@ -196,7 +196,7 @@ impl Chunks {
         self.move_to(totals, index, place);
     }
 
-    /// Lets go of chunks that the disk has, too.
+    /// Releases the memory of chunks that the disk has.
     pub(super) fn uncache(&mut self, totals: &mut Totals, goes: impl Fn(u32) -> bool) {
         let going: Vec<u32> = self.cached.iter().copied().filter(|index| goes(*index)).collect();
         going.into_iter().for_each(|index| self.move_to(totals, index, Place::Disk));
@@ -207,7 +207,7 @@ impl Chunks {
         self.reserved
     }
 
-    /// Keeps a place for the rest of a blob of so many bytes. False if it has one.
+    /// Reserves space for the rest of a blob of `size` bytes. False if it has a reservation.
     pub(super) fn reserve(&mut self, totals: &mut Totals, size: u64) -> bool {
         let is_new = self.reserved.is_none();
         if is_new {

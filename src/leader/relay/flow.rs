@@ -21,26 +21,26 @@ use crate::units::ByteSize;
 /// Buffers that no window may promise, so that what lies on the disk can always be read back.
 pub(super) const BUFFERS_FOR_READING: usize = 4;
 
-/// A window is made larger by at least so many chunks at a time, so that Grants are few.
+/// The least number of chunks by which a window grows, so that Grants are few.
 const GRANT_CHUNKS_MIN: u32 = 4;
 
-/// Blobs that wait for a window and are looked at when something has moved.
+/// How many blobs that wait for a window are checked after each change.
 pub(super) const LOOKS_MAX: usize = 256;
 
-/// A chunk whose receiver takes nothing for so long makes room for others.
+/// After this time without progress at its receiver, a chunk makes room for others.
 const STUCK_AFTER: Duration = Duration::from_millis(100);
 
-/// A sender hears that its receiver is slow when nothing has moved for so long.
+/// A sender is told that its receiver is slow after this time without progress.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// A worker does not wait longer for inputs for which there is no room here: another job may have
 /// its place meanwhile.
 const NO_ROOM_AFTER: Duration = Duration::from_secs(1);
 
-/// A sender that uses nothing of its window for so long may have lost it.
+/// A sender that has used nothing of its window for this long may have lost it.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Those that want to bring or get more.
+/// Blobs and connections that want to send or receive more.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     /// Blobs that may want a larger window, and have just come to want it.
@@ -341,7 +341,7 @@ impl Relay {
             return full.is_none();
         }
         if blob.up.is_none() {
-            // Nobody brings it: a place that it took now would be nobody's to give back.
+            // No sender: a reservation made now would never be released.
             return false;
         }
         if blob.chunks.reserved().is_none() && !trouble {
@@ -369,8 +369,8 @@ impl Relay {
         !trouble
     }
 
-    /// Others wait for the place of inputs of which nothing has come for a long time, though
-    /// whoever brings them is there: they have to ask for it again.
+    /// Takes back the reservations of inputs whose sender is connected and has sent nothing for a
+    /// long time, while others wait. The sender has to ask again.
     fn take_back_places(&mut self) {
         if self.in_line.is_empty() {
             return;
@@ -408,7 +408,7 @@ impl Relay {
             {
                 self.charge(*id);
             }
-            // Those that get their place with another do not ask for it again.
+            // Blobs that get their reservation with another blob need not ask for it.
             self.in_line.remove(*id);
         }
     }

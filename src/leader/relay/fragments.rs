@@ -21,12 +21,12 @@ use crate::wire::{ChunkStart, InChunk, Part, Receiving};
 /// oldest makes room.
 pub(super) const LEADER_PARTS_MAX: usize = 64;
 
-/// A chunk in pieces of which nothing comes for so long gives its buffer back; what came of it is
-/// kept.
+/// After this time without another fragment, a chunk gives its buffer back. The bytes that arrived
+/// are kept.
 const PAUSED_AFTER: Duration = Duration::from_secs(10);
 
-/// Who has a part of a chunk gets the rest of that before other chunks, if it comes within this
-/// time: the next break would leave a part of another one, and each would begin anew.
+/// A receiver that has a part of a chunk gets the rest of it before other chunks, if the rest
+/// arrives within this time. Otherwise each break would leave a part of another chunk.
 const REST_FIRST: Duration = Duration::from_secs(2);
 
 /// Whether a chunk has to wait for another one, of which who gets it has a part.
@@ -160,7 +160,7 @@ impl Relay {
             .unwrap_or_default()
     }
 
-    /// Those who waited in vain for the rest of a chunk get what else there is.
+    /// Receivers that waited in vain for the rest of a chunk get other chunks.
     pub(super) fn wait_no_longer(&mut self) {
         let now = self.now;
         let waited =

@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::senders::QUICK_CHUNK;
 use super::{BlobId, Out, Relay};
 use crate::conn::Want;
 use crate::core::ids::{ConnId, Micros};
 use crate::store::blobs::DiskOp;
 
-/// A chunk whose line took nothing whole for so long lets go of its buffer, where buffers are
-/// scarce.
+/// After this time in which a connection took no whole chunk, its chunk releases its buffer if
+/// buffers are scarce.
 const LINE_LEASE: Duration = Duration::from_millis(100);
-
-/// A line that sends a chunk within this time is not slow.
-const QUICK_CHUNK: Duration = Duration::from_millis(250);
 
 /// Bytes of a chunk that a slow line gets at a time. One that knows no pieces gets the whole chunk.
 const SUPPLY_BYTES: usize = 256 * 1024;
@@ -71,7 +69,7 @@ impl Lagging {
 }
 
 impl Relay {
-    /// Has lines let go of buffers that others need.
+    /// Has slow connections release buffers that others need.
     pub(super) fn have_lines_let_go(&mut self) {
         let now = self.now;
         let Relay { lines, lagging, .. } = self;
@@ -100,7 +98,8 @@ impl Relay {
         })
     }
 
-    /// A line has let go of its buffers. Its further chunks are taken from where they are kept.
+    /// A connection has released its buffers. Its further chunks are read from where they are
+    /// stored.
     pub(in crate::leader) fn line_lags(&mut self, conn: ConnId) {
         self.lagging.conns.insert(conn);
         self.pump();
@@ -127,7 +126,7 @@ impl Relay {
             let stored =
                 blob.zip(index).and_then(|(blob, index)| Some((index, blob.chunks.get(index)?)));
             let Some((index, chunk)) = stored else {
-                // It is here no more, and whoever gets it has no use for it, or asks for it again.
+                // The chunk is gone from here. Its receiver does not need it, or requests it again.
                 self.lagging.waiting.pop_front();
                 self.out.push_back(Out::Supply { conn, want, bytes: Bytes::new() });
                 continue;

@@ -43,7 +43,7 @@ impl Line {
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     by_conn: HashMap<ConnId, Line>,
-    /// Those that bring or get a blob.
+    /// Connections that send or receive a blob.
     linked: usize,
 }
 

@@ -51,7 +51,7 @@ impl ChunkRoom {
 }
 
 impl Relay {
-    /// Whether so many bytes may come to wait here, beside all that is on its way.
+    /// Whether `bytes` more may wait here, beside everything that is on its way.
     pub(in crate::leader) fn has_room_for(&self, bytes: u64) -> bool {
         let chunks = usize::try_from(bytes.div_ceil(CHUNK_BYTES_MAX.into())).unwrap_or(usize::MAX);
         self.full().is_none() && self.spool_room() >= chunks && self.fits(Class::Upload, bytes)

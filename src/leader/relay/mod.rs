@@ -14,12 +14,12 @@ mod blob;
 mod chunks;
 mod flow;
 mod fragments;
-mod in_line;
 mod lagging;
 mod lines;
 mod local;
 mod on_disk;
 mod queue;
+mod result_priority;
 mod room;
 mod ruling;
 mod seal;
@@ -55,11 +55,11 @@ use crate::wire::{ChunkStart, InChunk, Parts, Pool};
 use blob::{Blob, Down, Route, Up};
 use chunks::Totals;
 use flow::Windows;
-use in_line::InLine;
 use lagging::Lagging;
 use lines::Lines;
 use on_disk::Seal;
 use queue::Queue;
+use result_priority::InLine;
 use room::Room;
 use senders::Senders;
 
@@ -129,7 +129,8 @@ pub(super) enum Out {
     },
     /// Do something with a spool file.
     Disk(DiskOp),
-    /// Send a chunk of so many bytes, which are here and asked for as the line takes them.
+    /// Send a chunk of `len` bytes whose bytes stay here; the connection requests them as it can
+    /// send them.
     Elsewhere {
         conn: ConnId,
         blob: BlobId,
@@ -137,7 +138,7 @@ pub(super) enum Out {
         len: u32,
         from: u32,
     },
-    /// A line is to let go of buffers; then [`Relay::line_lags`].
+    /// A connection is to release its buffers; then [`Relay::line_lags`].
     LetGo {
         conn: ConnId,
     },
@@ -385,7 +386,7 @@ impl Relay {
             keeps_source,
             asked_again,
         });
-        // What somebody lacks and is not here has to come again.
+        // Chunks that a receiver lacks and that are not here are requested from the sender.
         blob.ask_again();
         let grant = Grant {
             window: 0,
@@ -632,8 +633,8 @@ impl Relay {
     /// The receiver lacks a part of the blob, or found it damaged.
     fn send_again(&mut self, conn: ConnId, id: BlobId, ranges: &Ranges) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        // Who checks a full digest knows more than the leader; the sender says it again with what
-        // it sends again.
+        // A receiver that checks a full digest knows more than the leader. The sender repeats the
+        // digest with the chunks that it sends again.
         let (can_ask, is_full) =
             (blob.can_ask().is_some(), blob.open.digest != DigestKind::ChunkList);
         if is_full {

@@ -11,8 +11,8 @@ pub(super) enum File {
     Begun,
     /// It has room for all of the blob.
     Made,
-    /// There is none, and it will have room for what is written to it: nobody knows how large the
-    /// blob is.
+    /// The file does not exist yet and grows as it is written, because the size of the blob is not
+    /// known.
     UnmadeGrows,
     /// It has room for what was written to it.
     Grows,
@@ -24,11 +24,11 @@ pub(super) enum Seal {
     /// It is still coming.
     #[default]
     Open,
-    /// It has come, and is to be made certain.
+    /// All of it has arrived and has to be synced.
     Wanted,
     /// That is being done.
     Asked,
-    /// It is certain.
+    /// It is synced.
     Set,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 
-/// Those that wait, each once, who waits longest first.
+/// Waiting entries, each once, the longest waiting first.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     order: VecDeque<T>,

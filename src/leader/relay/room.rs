@@ -124,7 +124,7 @@ impl Relay {
         !self.fits(Class::Upload, 0)
     }
 
-    /// Whether so many bytes more leave enough of the disk free.
+    /// Whether `bytes` more leave enough of the disk free.
     pub(super) fn fits(&self, class: Class, bytes: u64) -> bool {
         self.room.space.is_none_or(|space| {
             let kept = self.config.disk_reserve.kept_from(class, space.total);
@@ -132,7 +132,7 @@ impl Relay {
         })
     }
 
-    /// Whether what waits for a peer may take so many bytes of the disk: no more than uploads may.
+    /// Whether unread frames may take `bytes` of the disk: they may use no more than uploads.
     pub(in crate::leader) fn may_park(&self, bytes: u64) -> bool {
         self.room.trouble.is_none() && self.fits(Class::Upload, bytes)
     }
@@ -173,8 +173,7 @@ impl Relay {
         self.room.space.map(|_| self.config.disk_reserve.room_at_most(class, self.room.largest))
     }
 
-    /// Why so many bytes of a class find no room now, if so; by what was measured last, for the
-    /// same reason.
+    /// Why `bytes` of a class find no space now, judged by the last measurement like new jobs.
     pub(in crate::leader) fn why_not_now(
         &self,
         class: Class,
@@ -332,7 +331,7 @@ impl Relay {
         self.measure();
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         if blob.ruling.digest().is_some() {
-            // Who brought it has sent all, and waits to hear of it.
+            // The sender has sent everything and waits for the verdict.
             return self.again_from_the_start(id);
         }
         // More of it may be on its way. Who brings it hears what is lacking when it has sent all.

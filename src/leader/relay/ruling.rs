@@ -21,8 +21,8 @@ enum Known {
     #[default]
     No,
     Ruled(Digest),
-    /// Who checked it asked for more, or another brings it from now on: then the sender has to say
-    /// it again.
+    /// The receiver that checked the digest requested chunks again, or the blob has another sender:
+    /// the sender has to repeat the digest.
     Doubted(Digest),
 }
 
@@ -128,7 +128,7 @@ impl Ruling {
 }
 
 impl Relay {
-    /// Who brings a blob says that all of it was sent.
+    /// The sender says that all of the blob was sent.
     pub(in crate::leader) fn done(&mut self, conn: ConnId, id: BlobId, done: &Done) {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.is_from(conn)) else {
             return self.abort(conn, id, Reason::UNKNOWN, "no such transfer is under way");
@@ -173,7 +173,7 @@ impl Relay {
         }
         let is_sealed = self.blobs.get(&id).is_some_and(|blob| blob.disk.seal == Seal::Set);
         if self.config.durable && !is_sealed {
-            // Who brought it hears when it is certain.
+            // The sender is told when the blob is durable.
             self.want_seal(id);
         } else if is_new || self.config.durable {
             // One of a previous run may be whole, and its job not taken yet.

@@ -15,20 +15,20 @@ use crate::store::blobs::{DiskOp, SealError};
 /// Times that all of a blob is asked for again, because the disk did not keep it.
 const UNSEALED_MAX: u32 = 2;
 
-/// Whether what is here of a blob was written in a previous run, and has to be looked at before
-/// somebody goes on with it.
+/// Whether the stored chunks of a blob are from a previous run, and have to be verified before the
+/// blob is resumed.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Leftover {
-    /// It was not, or has been looked at.
+    /// They are not, or have been verified.
     #[default]
     None,
     Unchecked,
-    /// It is being looked at; who wants to go on with it then, if that one is still there.
+    /// They are being verified; the sender that wants to resume, if it is still connected.
     Checking(Option<(ConnId, Box<Open>)>),
 }
 
 impl Leftover {
-    /// Who waits for it to be looked at.
+    /// The sender that waits for the verification.
     pub(super) fn resuming(&self) -> Option<ConnId> {
         match self {
             Leftover::Checking(resuming) => resuming.as_ref().map(|(conn, _)| *conn),
@@ -45,8 +45,8 @@ impl Leftover {
 }
 
 impl Relay {
-    /// A blob of a previous run: with a digest if all of it is certain to be here, else what came
-    /// of it.
+    /// A blob of a previous run: with its digest if all of it is durable, otherwise the chunks that
+    /// had arrived.
     pub(in crate::leader) fn restore(
         &mut self,
         id: BlobId,
@@ -79,8 +79,8 @@ impl Relay {
         }
     }
 
-    /// Somebody goes on with a blob of a previous run: what is here of it is looked at first. False
-    /// if that need not be.
+    /// A sender resumes a blob of a previous run: its stored chunks are verified first. False if
+    /// that is not necessary.
     pub(super) fn looks_first(&mut self, conn: ConnId, id: BlobId, open: &Open) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         let resuming = Leftover::Checking(Some((conn, Box::new(open.clone()))));
@@ -98,7 +98,7 @@ impl Relay {
         true
     }
 
-    /// What is here of a blob was looked at.
+    /// The stored chunks of a blob were verified.
     pub(super) fn checked(&mut self, id: BlobId, result: Result<(Vec<u32>, Vec<String>), String>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Leftover::Checking(resuming) = &mut blob.leftover else { return };
@@ -127,8 +127,7 @@ impl Relay {
         }
     }
 
-    /// All of a blob has come, and who brought it says what it hashes to: it is made certain that
-    /// it is on the disk.
+    /// All of a blob has arrived, and its sender has given the digest: the blob is synced.
     pub(super) fn want_seal(&mut self, id: BlobId) {
         if let Some(blob) = self.blobs.get_mut(&id) {
             blob.disk.want_seal();
@@ -185,7 +184,7 @@ impl Relay {
         }
     }
 
-    /// A blob has come whole, and, where it has to outlive the leader, is certain to.
+    /// A blob is complete, and durable if it has to outlive the leader.
     pub(super) fn arrived(&mut self, id: BlobId) {
         // What was compressed took less.
         self.give_up_place(id);

@@ -25,33 +25,32 @@ pub(super) const NEW_CHUNKS: u32 = 8;
 pub const BUFFER_LEASE: Duration = Duration::from_millis(100);
 
 /// A chunk that comes within this time comes quickly.
-const QUICK_CHUNK: Duration = Duration::from_millis(250);
+pub(super) const QUICK_CHUNK: Duration = Duration::from_millis(250);
 
-/// A promise that is not used for so long keeps no buffer free, where buffers are scarce.
+/// After this time an unused promise keeps no buffer free, if buffers are scarce.
 const PROMISE_IDLE: Duration = Duration::from_millis(250);
 
-/// A slow sender that has a place and sends nothing for so long makes room for the next one that
-/// waits for a place.
+/// After this time without a byte, a slow sender gives up its place to the next one that waits.
 const PLACE_IDLE: Duration = Duration::from_secs(2);
 
-/// One connection that brings.
+/// A connection that sends chunks.
 #[derive(Debug)]
 struct Sender {
     peer: u64,
     pace: Pace,
-    /// Chunks that it may send and has not, of all its transfers.
+    /// Chunks that it may still send, of all its transfers.
     outstanding: u32,
     /// Those of them for which buffers of the pool are kept free.
     backed: u32,
     /// When a chunk of it began or came, or it was promised something while it had nothing.
     used_at: Micros,
-    /// When the chunk that comes got its memory.
+    /// When the arriving chunk got its memory.
     began: Option<Micros>,
     /// Transfers that wait until it may send more.
     held: Queue<BlobId>,
 }
 
-/// How fast it brings chunks.
+/// How fast a connection sends chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// That is not known.
@@ -60,25 +59,25 @@ enum Pace {
     Slow,
 }
 
-/// All that bring.
+/// All connections that send chunks.
 #[derive(Debug, Default)]
 pub(super) struct Senders {
-    /// Chunks that all of them may send and have not.
+    /// Chunks that all connections may still send.
     pub(super) promised: usize,
     /// Those of them for which buffers of the pool are kept free.
     pub(super) kept_free: usize,
-    /// Chunks that have begun to come: promised no more, and not here yet.
+    /// Chunks that are arriving: not promised any more, and not complete yet.
     pub(super) arriving: usize,
     by_conn: HashMap<ConnId, Sender>,
-    /// Who is behind a connection, before it brings anything.
+    /// The peer of each connection, noted before it sends anything.
     peers: HashMap<ConnId, u64>,
     /// Buffers that are kept free for each peer.
     shares: HashMap<u64, u32>,
-    /// Slow ones that may bring a chunk, or do.
+    /// Slow connections that have a place: they send a chunk, or may begin one.
     places: HashSet<ConnId>,
-    /// Those that wait for a place: a chunk of theirs has begun, or they would send one.
+    /// Connections that wait for a place: their chunk has begun, or they want to send one.
     for_place: Queue<ConnId>,
-    /// Those whose chunk has begun and finds no buffer. Fast ones go first.
+    /// Connections whose chunk has begun and found no buffer. Fast ones go first.
     for_buffer: VecDeque<ConnId>,
     /// Chunks that have begun and wait.
     waiting: HashSet<ConnId>,
@@ -122,13 +121,13 @@ pub enum Linger {
 }
 
 impl Relay {
-    /// Whoever is behind a connection: connections of the same share what one may send.
+    /// Notes the peer of a connection. All connections of a peer share what it may send.
     pub(in crate::leader) fn is_of(&mut self, conn: ConnId, peer: u64) {
         self.senders.peers.insert(conn, peer);
     }
 
-    /// Whether buffers are so few that whoever does not use one gives it up. In a small pool
-    /// nothing can be promised while half of it is spare.
+    /// Whether buffers are so few that unused ones are taken back. In a small pool nothing can be
+    /// promised while half of it is spare.
     pub(in crate::leader) fn is_scarce(&self) -> bool {
         let is_low = self.spare() < self.config.buffers / 2 || self.promisable() == 0;
         is_low || !self.senders.waiting.is_empty()
@@ -187,10 +186,10 @@ impl Relay {
         false
     }
 
-    /// A connection was promised so many chunks.
+    /// A connection was promised `chunks`.
     pub(super) fn promised_to(&mut self, conn: ConnId, chunks: u32) {
         if chunks == 0 {
-            // A share of nothing would be given back by nobody, and would count as a peer for ever.
+            // A share of zero would never be given back, and would always count as a peer.
             return;
         }
         let now = self.now;
@@ -214,8 +213,7 @@ impl Relay {
         self.promise_less(conn, chunks, chunks);
     }
 
-    /// A connection may send so many chunks less, and so many buffers are not kept free for it, or
-    /// more if it does not need them.
+    /// A connection may send `chunks` fewer, and `buffers` are not kept free for it any more.
     fn promise_less(&mut self, conn: ConnId, chunks: u32, buffers: u32) {
         let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
         let chunks = chunks.min(sender.outstanding);
@@ -225,7 +223,7 @@ impl Relay {
         self.keep_less_free(conn, surplus.max(buffers.min(chunks)));
     }
 
-    /// A connection may not send so many chunks any longer. If that is all, its place is free.
+    /// A connection may not send these `chunks` any more. If it may send none, its place is free.
     pub(super) fn unpromise(&mut self, conn: ConnId, chunks: u32) {
         self.promise_less(conn, chunks, 0);
         let sender = self.senders.by_conn.get(&conn);
@@ -261,8 +259,7 @@ impl Relay {
         &mut self.sender(conn).held
     }
 
-    /// The next ones of those that wait for their connection are looked at: as many as may find
-    /// something.
+    /// Checks the next transfers that wait for their connection, as many as may get something.
     pub(super) fn look_at_held(&mut self, conn: ConnId) {
         for _ in 0..NEW_CHUNKS {
             let Some(sender) = self.senders.by_conn.get_mut(&conn) else { return };
@@ -289,7 +286,7 @@ impl Relay {
     pub(super) fn find_memory(&mut self, conn: ConnId) -> Starts {
         let now = self.now;
         let (pace, spare) = (self.sender(conn).pace, self.spare());
-        // Those that wait already are not overtaken, but by those that are known to be fast.
+        // Only connections known to be fast overtake those that wait already.
         let in_turn = pace == Pace::Fast || self.senders.for_buffer.is_empty();
         let memory = match pace {
             Pace::Slow => self.takes_place(conn).then_some(Memory::Own),
@@ -355,7 +352,7 @@ impl Relay {
         }
     }
 
-    /// A chunk of which so many bytes are here is not whole after [`BUFFER_LEASE`].
+    /// A chunk is not complete after [`BUFFER_LEASE`]; `have` of its bytes are here.
     pub(in crate::leader) fn chunk_lingers(&mut self, conn: ConnId, have: usize) -> Linger {
         if !self.is_scarce() {
             return Linger::Stays;

@@ -87,8 +87,8 @@ impl Relay {
         if let Some(up) = self.arrives_no_more(conn, id) {
             up.heard_at = now;
         }
-        // Who is slow sends by buffer from now on, so that receivers are not kept waiting for each
-        // chunk.
+        // A slow sender uses buffers from now on, so that receivers do not wait for each of its
+        // chunks.
         if let Some(line) = self.lines.get_mut(conn) {
             line.brings_slowly |= matches!(how, Spliced::Stalled | Spliced::Slow);
         }

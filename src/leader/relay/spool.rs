@@ -51,14 +51,15 @@ impl Relay {
         self.write_out(id, usize::MAX);
     }
 
-    /// Lets go of chunks that the disk has: all of them, or those that everybody was sent.
+    /// Releases the memory of chunks that the disk has: all of them, or those that every receiver
+    /// was sent.
     fn uncache(&mut self, id: BlobId, only_sent: bool) {
         let Some(Blob { downs, chunks, .. }) = self.blobs.get_mut(&id) else { return };
         let was_sent = |index| downs.iter().all(|down| down.is_done_with(index));
         chunks.uncache(&mut self.totals, |index| !only_sent || was_sent(index));
     }
 
-    /// Writes so many of the chunks that a blob has in memory.
+    /// Writes up to `chunks_max` of the chunks that a blob has in memory.
     fn write_out(&mut self, id: BlobId, chunks_max: usize) {
         let durable = self.config.durable;
         let Some(blob) = self.blobs.get_mut(&id) else { return };

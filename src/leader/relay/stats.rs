@@ -67,8 +67,8 @@ impl Relay {
         }
     }
 
-    /// Why there is no room for so many blobs with names of so many bytes more, if there is none:
-    /// what is known of each is in memory, however little of it has come.
+    /// Why `more` blobs with `names_bytes` of names exceed a limit, if they do: what is known of a
+    /// blob is in memory, however little of it has arrived.
     pub(in crate::leader) fn too_many(&self, more: usize, names_bytes: usize) -> Option<TooMany> {
         let (count, bytes) =
             (self.blobs.len().saturating_add(more), self.names_bytes.saturating_add(names_bytes));

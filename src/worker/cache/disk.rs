@@ -228,7 +228,7 @@ impl Disk {
             let best = kept.entry(cache).or_insert(this);
             *best = (*best).max(this);
         }
-        // Links to what is not there at all are nobody's.
+        // Links whose target is missing belong to no dataset.
         for (cache, version) in links {
             if !kept.contains_key(&cache) && !self.dataset_path(version).exists() {
                 fs::remove_file(self.root.join(cache.as_str())).or_else(missing)?;

@@ -413,7 +413,7 @@ impl Cache {
         datasets.chain(parts).chain(leaving).chain(coming).chain(putting).collect()
     }
 
-    /// Makes room for so many bytes of a dataset, before any of them move.
+    /// Makes room for `bytes` of a dataset before any of them move.
     pub(super) fn make_room(
         &mut self,
         cache: &CacheId,

@@ -89,21 +89,12 @@ impl Captured {
                 Ok(file) => self.file = Some(file.into()),
                 Err(error) => return self.file_error = Some(error),
             }
-            let kept = std::mem::take(&mut self.kept);
-            self.append(&kept).await;
-            self.kept = kept;
+            // What is kept stays in place, so that nothing is lost if this is dropped meanwhile.
+            let Captured { keep, kept, file, file_bytes, file_error, .. } = self;
+            append(file, file_bytes, file_error, keep.file_bytes_max, kept).await;
         }
-        self.append(rest).await;
-    }
-
-    async fn append(&mut self, bytes: &[u8]) {
-        let Some(file) = &mut self.file else { return };
-        let room = self.keep.file_bytes_max.saturating_sub(self.file_bytes);
-        let room = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
-        match file.write_all(bytes.get(..room).unwrap_or_default()).await {
-            Ok(()) => self.file_bytes += room as u64,
-            Err(error) => self.file_error = Some(error),
-        }
+        let Captured { keep, file, file_bytes, file_error, .. } = self;
+        append(file, file_bytes, file_error, keep.file_bytes_max, rest).await;
     }
 
     /// Brings the file to its end. One that is not whole is removed.
@@ -155,6 +146,23 @@ impl Captured {
                  included"
             )
         })
+    }
+}
+
+/// Adds to the file of an output, up to its limit.
+async fn append(
+    file: &mut Option<tokio::fs::File>,
+    file_bytes: &mut u64,
+    file_error: &mut Option<io::Error>,
+    file_bytes_max: u64,
+    bytes: &[u8],
+) {
+    let Some(file) = file else { return };
+    let room = file_bytes_max.saturating_sub(*file_bytes);
+    let room = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+    match file.write_all(bytes.get(..room).unwrap_or_default()).await {
+        Ok(()) => *file_bytes += room as u64,
+        Err(error) => *file_error = Some(error),
     }
 }
 
@@ -295,5 +303,24 @@ mod tests {
         assert!(text.contains("No space left") && text.contains("free space there"), "{text}");
         assert_eq!(captured.note("stdout"), None, "said once");
         assert!(std::fs::symlink_metadata(&file).is_err(), "nothing stays");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_stays_when_reading_ends_while_it_goes_to_the_file() {
+        let root = tempfile::tempdir().unwrap();
+        // More than a file takes at once: the second part waits for the first.
+        let (bytes_max, output) = (6 << 20, vec![b'x'; 7 << 20]);
+        let mut captured = Captured::new(Keep {
+            bytes_max,
+            file: root.path().join("stdout"),
+            file_bytes_max: 1 << 30,
+        });
+        tokio::select! {
+            biased;
+            () = captured.fill(output.as_slice()) => {}
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(captured.text().len(), bytes_max);
+        captured.close().await;
     }
 }

@@ -4,13 +4,13 @@ use super::*;
 
 /// A put of a classic client whose contents are in a pack.
 fn came(key: u128, version: u128, pack: u128, files: &[(&str, &str)]) -> DatasetEvent {
-    let made = |text: &str| Made {
+    let made = |text: &str| PackedFile {
         sha256: sha256(text.as_bytes()),
         pieces: vec![Piece::of(text.as_bytes())],
     };
     let of = |(name, text): &(&str, &str)| (SafeName::parse_in_dataset(name).unwrap(), made(text));
     let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
-    let came = Came {
+    let came = ReceivedPut {
         conn: CLASSIC,
         request: id(99),
         key: id(key),

@@ -1,6 +1,6 @@
-//! How the result of a job to all workers is shown: what each of them made of it, one after the
-//! other. What does not fit the one result is fetched worker by worker, so that any number of
-//! results of any size needs the room of one. `heft submit --all` and `heft result get` call it.
+//! Shows the results of a job to all workers, one after the other. What does not fit the one result
+//! is fetched worker by worker, so that any number of results of any size needs the room of one.
+//! `heft submit --all` and `heft result get` call it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -23,7 +23,7 @@ use super::{Output, Unwritten, print, print_json, print_to, printable, say};
 use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
 
-/// Who asks for the results of workers.
+/// Fetches the results of workers.
 pub(crate) struct Asker<'a> {
     /// The client.
     pub(crate) client: &'a Client,

@@ -34,7 +34,7 @@ use crate::model::{JobResult, JsonModel};
 use crate::peer::{InFrame, LinkWriter, OutFrame, PROBE_BACKOFF, silent};
 use crate::transfer::{Report, Uploads, Waiting, Wire};
 
-/// Commands and news that wait for the driver.
+/// Commands and news that wait for the event loop.
 const COMMANDS_MAX: usize = 256;
 
 /// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and
@@ -101,9 +101,9 @@ struct Up {
     writer: LinkWriter,
 }
 
-/// What comes to the driver from tasks and threads of transfers.
+/// What comes to the event loop from tasks and threads of transfers.
 struct Transfers {
-    /// Blobs of ours with news.
+    /// Blobs of this client whose uploads have news.
     uploads: mpsc::UnboundedReceiver<Uuid>,
     /// Jobs whose parts have news.
     arrivals: mpsc::UnboundedReceiver<Uuid>,
@@ -135,7 +135,7 @@ pub(super) fn start(
         let uplink = connection::uplink(leader, cap, options);
         tasks.spawn(connection::keep(uplink, reporter, OUTBOX_MAX, stopped.clone()));
     }
-    let driver = Driver {
+    let event_loop = EventLoop {
         started: Instant::now(),
         dispatch: Dispatch::new(leaders.len(), options.policy, options.grace),
         conns: leaders.iter().map(|leader| Connection::new(leader.clone(), None)).collect(),
@@ -151,12 +151,12 @@ pub(super) fn start(
         ended,
         states,
     };
-    tokio::spawn(run(driver, command_queue, news, transfers, stop, tasks));
+    tokio::spawn(run(event_loop, command_queue, news, transfers, stop, tasks));
     Ok((Remote::new(commands, states_seen, arrivals, options.answer_wait), ended_queue))
 }
 
 async fn run(
-    mut driver: Driver,
+    mut event_loop: EventLoop,
     mut commands: mpsc::Receiver<Command>,
     mut news: mpsc::Receiver<(Conn, News)>,
     mut transfers: Transfers,
@@ -164,27 +164,27 @@ async fn run(
     mut tasks: JoinSet<()>,
 ) {
     let done = loop {
-        let deadline = driver.next_deadline();
+        let deadline = event_loop.next_deadline();
         tokio::select! {
             command = commands.recv() => match command {
                 Some(Command::Close { done }) => break Some(done),
-                Some(command) => driver.take_command(command),
+                Some(command) => event_loop.take_command(command),
                 None => break None,
             },
-            Some((conn, news)) = news.recv() => driver.take_news(conn, news),
-            Some(blob) = transfers.uploads.recv() => driver.look_at_upload(blob),
-            Some(job) = transfers.arrivals.recv() => driver.look_at_parts(job),
-            Some(report) = transfers.reports.recv() => driver.arrivals.report(report),
+            Some((conn, news)) = news.recv() => event_loop.take_news(conn, news),
+            Some(blob) = transfers.uploads.recv() => event_loop.look_at_upload(blob),
+            Some(job) = transfers.arrivals.recv() => event_loop.look_at_parts(job),
+            Some(report) = transfers.reports.recv() => event_loop.arrivals.report(report),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                driver.handle(Event::Tick);
-                driver.give_up_parked();
-                driver.send_questions();
+                event_loop.handle(Event::Tick);
+                event_loop.give_up_parked();
+                event_loop.send_questions();
             }
         }
     };
     stop.send(true).ok();
-    driver.arrivals.clear();
-    drop(driver);
+    event_loop.arrivals.clear();
+    drop(event_loop);
     // What comes now is not for anyone any more, but has to be taken so that connections can end.
     let drained = async {
         loop {
@@ -200,7 +200,7 @@ async fn run(
     }
 }
 
-struct Driver {
+struct EventLoop {
     started: Instant,
     dispatch: Dispatch,
     conns: Vec<Connection>,
@@ -221,7 +221,7 @@ struct Driver {
     states: watch::Sender<Vec<LinkState>>,
 }
 
-impl Driver {
+impl EventLoop {
     fn now(&self) -> Micros {
         Micros::default().plus(self.started.elapsed())
     }
@@ -330,7 +330,7 @@ impl Driver {
             return;
         }
         for job in std::mem::take(&mut connection.held) {
-            // Those that still do not fit are held again, in the same order.
+            // Jobs that still do not fit are held again, in the same order.
             if self.dispatch.conn_of(job) == Some(conn) {
                 self.send(conn, job, false);
             }
@@ -600,7 +600,7 @@ impl Driver {
         self.confirm(id);
     }
 
-    /// Says to the leader whose result came that it is with whoever waits for it.
+    /// Confirms a result to the leader that sent it, once the caller has it.
     fn confirm(&mut self, id: Uuid) {
         let Some((conn, run)) = self.receipts.due(id, self.jobs.contains_key(&id)) else { return };
         let Some(up) = self.up(conn).filter(|up| up.mode.has(Features::RECEIPTS)) else { return };

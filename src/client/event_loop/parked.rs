@@ -8,7 +8,7 @@ use chunking::message::{Features, Reason};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Connection, Driver, Job};
+use super::{Connection, EventLoop, Job};
 use crate::client::LinkState;
 use crate::client::connection::Mode;
 use crate::client::dispatch::Conn;
@@ -51,7 +51,7 @@ impl Job {
     }
 }
 
-impl Driver {
+impl EventLoop {
     /// A heft leader that was slower than the wait: from now on it is one.
     pub(super) fn take_late_welcome(&mut self, conn: Conn, mode: Mode) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
