@@ -79,9 +79,9 @@ pub(crate) async fn show_all(
             say_end(args, result);
             if let (None, true) = (args.out, left_files) {
                 say(&format!(
-                    "the job's output files were not fetched: use `heft result get {} {} --out \
-                     DIR`",
-                    args.leader, result.job_id
+                    "the job's output files were not fetched: use `{} {} --out DIR`",
+                    args.leader.command("result get"),
+                    result.job_id
                 ));
             }
         }

@@ -30,13 +30,10 @@ an error, 2 invalid command line, 3 the leader cannot be reached or is a classic
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BlobArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -76,9 +73,10 @@ pub fn run(args: &BlobArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &BlobArgs) -> anyhow::Result<ExitCode> {
+    let leader = args.reach.leader().await?;
     let client = match &args.what {
-        What::Ls { .. } => args.reach.asking(&args.leader).await?,
-        What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&args.leader).await?,
+        What::Ls { .. } => args.reach.asking(&leader).await?,
+        What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&leader).await?,
     };
     let code = match &args.what {
         What::Ls { limit } => {

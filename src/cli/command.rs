@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
 use crate::cli;
+use crate::cli::positions;
 use crate::worker::exec::LAUNCH;
 
 /// A job broker for heavy payloads
@@ -25,6 +26,7 @@ enum Command {
     Dlq(cli::dlq::DlqArgs),
     Blob(cli::blob::BlobArgs),
     Dataset(cli::dataset::DatasetArgs),
+    Job(cli::job::JobArgs),
     Explain(cli::explain::ExplainArgs),
     Cancel(cli::cancel::CancelArgs),
     Result(cli::result::ResultArgs),
@@ -46,6 +48,7 @@ impl Command {
             | Command::Dlq(_)
             | Command::Blob(_)
             | Command::Dataset(_)
+            | Command::Job(_)
             | Command::Explain(_)
             | Command::Cancel(_)
             | Command::Result(_)
@@ -57,12 +60,24 @@ impl Command {
     }
 }
 
+/// All commands, as they are read.
+pub(crate) fn root() -> clap::Command {
+    let mut root = Cli::command();
+    root.build();
+    root
+}
+
 /// Does what the command line says.
 pub fn run() -> ExitCode {
-    let command = Cli::parse().command;
+    let line = match positions::read(&root(), std::env::args_os().collect()) {
+        Ok(line) => line,
+        Err(error) => return cli::exit::report(&error.into()),
+    };
+    let command = Cli::parse_from(&line.words).command;
     if let Some(level) = command.log_level() {
         cli::log_to_stderr(level);
         cli::outlive_file_limit();
+        line.hint();
     }
     let ended = match &command {
         Command::Leader(args) => cli::leader::run(args),
@@ -72,6 +87,7 @@ pub fn run() -> ExitCode {
         Command::Dlq(args) => cli::dlq::run(args),
         Command::Blob(args) => cli::blob::run(args),
         Command::Dataset(args) => cli::dataset::run(args),
+        Command::Job(args) => cli::job::run(args),
         Command::Explain(args) => cli::explain::run(args),
         Command::Cancel(args) => cli::cancel::run(args),
         Command::Result(args) => cli::result::run(args),

@@ -28,13 +28,10 @@ const PAGE_JOBS: u64 = 1_000;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DlqArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -88,7 +85,8 @@ pub fn run(args: &DlqArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     match &args.what {
         What::Ls { limit } => list(&client, *limit, args.output).await?,
         What::Show { job } => {

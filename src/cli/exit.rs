@@ -44,6 +44,15 @@ pub(crate) struct Usage(pub(crate) String);
 #[error("{0}")]
 pub(crate) struct Unavailable(pub(crate) String);
 
+/// What a leader's client met, and where the leader's address is from: there is the mistake, if it
+/// is one.
+#[derive(Debug, Error)]
+#[error("{error} ({from})")]
+pub(crate) struct Sourced {
+    pub(crate) error: ClientError,
+    pub(crate) from: String,
+}
+
 /// `--timeout` ran out.
 #[derive(Debug, Error)]
 pub(crate) enum TimedOut {
@@ -66,6 +75,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ClientError>() {
+        return code_of_client(error);
+    }
+    if let Some(Sourced { error, .. }) = error.downcast_ref() {
         return code_of_client(error);
     }
     if let Some(error) = error.downcast_ref::<PutError>() {

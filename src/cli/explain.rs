@@ -19,14 +19,11 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Job id.
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -38,7 +35,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
     client.close().await;
     match args.output {

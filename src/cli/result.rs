@@ -15,6 +15,7 @@ use super::children::children;
 use super::exit::TimedOut;
 use super::job_line::Line;
 use super::progress::Progress;
+use super::reach::Leader;
 use super::show::{Show, show};
 use super::{Output, Reach, job_id, print_json};
 use crate::client::{Client, Downloads, Finished};
@@ -45,9 +46,6 @@ enum ResultCommand {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct GetArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Job id.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
@@ -56,7 +54,7 @@ struct GetArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Time to try (default: no limit).
     #[arg(long, value_name = "TIME")]
@@ -75,9 +73,10 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
+        Some(limit) => match timeout(limit.0, get_and_show(args, &leader, &client)).await {
             Ok(shown) => shown,
             Err(_) => Err(TimedOut::Waiting(format!(
                 "the result of job {} did not arrive within {limit} (--timeout): try again with a \
@@ -86,13 +85,17 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
             ))
             .into()),
         },
-        None => get_and_show(args, &client).await,
+        None => get_and_show(args, &leader, &client).await,
     };
     client.close().await;
     shown
 }
 
-async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
+async fn get_and_show(
+    args: &GetArgs,
+    leader: &Leader,
+    client: &Client,
+) -> anyhow::Result<ExitCode> {
     let wanted = downloads(args.out.as_ref(), args.output);
     let Some(finished) = fetch(client, args.job, &wanted, args.progress, args.output).await? else {
         if args.output == Output::Json {
@@ -100,14 +103,14 @@ async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCod
         }
         bail!(
             "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
-             its result has expired; see `heft status {}`",
-            args.leader,
+             its result has expired; see `{}`",
+            leader.address(),
             args.job,
-            args.leader
+            leader.command("status")
         );
     };
     let result = finished.result()?;
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
     match children(&result) {
         Some(children) => {
             let asker = Asker { client, progress: args.progress };

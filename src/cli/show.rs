@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
+use super::reach::Leader;
 use super::{Output, Unwritten, print_json, print_to, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
@@ -26,7 +27,7 @@ const LOST: &str = "LOST";
 /// What to show of a result, and how.
 pub(crate) struct Show<'a> {
     /// The leader, for next steps.
-    pub(crate) leader: &'a str,
+    pub(crate) leader: &'a Leader,
     /// Where files go.
     pub(crate) out: Option<&'a Path>,
     /// In which form.
@@ -54,8 +55,10 @@ pub(crate) fn show(
             say_end(args, result);
             if let (None, Some(archive)) = (args.out, &result.archive) {
                 say(&format!(
-                    "the job left {} bytes of files: fetch them with `heft result get {} {} --out DIR`",
-                    archive.size, args.leader, result.job_id
+                    "the job left {} bytes of files: fetch them with `{} {} --out DIR`",
+                    archive.size,
+                    args.leader.command("result get"),
+                    result.job_id
                 ));
             }
             match &files {
@@ -126,8 +129,8 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
                 attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
             let dead = if result.dead {
                 format!(
-                    "; it is in the dead-letter queue: see `heft dlq {} show {job}`",
-                    args.leader
+                    "; it is in the dead-letter queue: see `{} {job}`",
+                    args.leader.command("dlq show")
                 )
             } else {
                 String::new()

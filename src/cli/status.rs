@@ -24,11 +24,8 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Repeat until Ctrl-C.
     #[arg(long)]
@@ -46,7 +43,8 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let watch = async {
         loop {
             match client.ask(&ask::Status {}).await {

@@ -50,13 +50,10 @@ or cannot be reached, 4 --timeout ran out, 130 interrupted.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DatasetArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -147,10 +144,11 @@ pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
+    let leader = args.reach.leader().await?;
     let client = match &args.what {
-        What::Verify { .. } => args.reach.asking_for_long(&args.leader).await?,
+        What::Verify { .. } => args.reach.asking_for_long(&leader).await?,
         What::Put(_) | What::Ls | What::Status { .. } | What::Rm { .. } | What::Push { .. } => {
-            args.reach.asking(&args.leader).await?
+            args.reach.asking(&leader).await?
         }
     };
     let id_of = |id: &CacheId| id.as_str().to_owned();
@@ -180,7 +178,7 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
         What::Push { id, target } => {
             let question = ask::DatasetPush { cache_id: id_of(id), target: target.clone() };
             let Answered { answer, json } = client.ask(&question).await?;
-            (json, show::pushed(id.as_str(), &answer, &args.leader), true)
+            (json, show::pushed(id.as_str(), &answer, &leader), true)
         }
     };
     client.close().await;
