@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use uuid::Uuid;
 
+use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, said, text};
-use super::{Output, Reach, about, job_id, print, print_json, printable};
+use super::{Output, Reach, about, job_id, printable};
 use crate::answers::{Explained, ask};
 use crate::units::ByteSize;
 
@@ -23,7 +24,7 @@ pub struct ExplainArgs {
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -39,10 +40,7 @@ async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let client = args.reach.asking(&leader).await?;
     let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
     client.close().await;
-    match args.output {
-        Output::Table => print(render(&answered.answer).as_bytes())?,
-        Output::Json => print_json(&answered.json)?,
-    }
+    show(args.output, &answered.json, None, || render(&answered.answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

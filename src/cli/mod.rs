@@ -6,9 +6,10 @@ pub mod blob;
 pub mod cancel;
 mod children;
 pub mod client;
+pub mod clients;
 pub mod clientx;
 pub mod command;
-mod context;
+pub mod context;
 pub mod dataset;
 pub mod demo;
 pub mod dlq;
@@ -21,9 +22,11 @@ mod job_line;
 pub mod leader;
 mod leaving;
 mod log;
+mod output;
 mod positions;
 mod print;
 mod progress;
+pub mod queue;
 mod reach;
 pub mod result;
 mod show;
@@ -31,19 +34,21 @@ pub mod status;
 pub mod submit;
 mod suggest;
 mod table;
+mod terminal;
 mod unpack;
 pub mod worker;
+pub mod workers;
 
-pub use log::log_to_stderr;
+pub(crate) use output::{Output, Rows};
 pub(crate) use print::{Unwritten, print, print_json, print_to};
 pub(crate) use reach::{Connect, Reach};
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -91,16 +96,6 @@ pub fn outlive_file_limit() {
     }
 }
 
-/// Output formats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
-}
-
 /// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path
 /// without links.
 pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
@@ -146,6 +141,26 @@ pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
         ),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether `-q` was given.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on notes are kept back.
+pub(crate) fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether notes are kept back.
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// A line that is of use and tells of no trouble: `-q` keeps it back.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        say(text);
     }
 }
 

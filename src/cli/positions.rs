@@ -7,11 +7,12 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, ValueEnum};
 
 use super::exit::Usage;
+use super::note;
+use super::output::{OUTPUT_VARIABLE, Output};
 use super::reach::{Addresses, addresses};
-use super::say;
 use crate::peer::is_address;
 
 /// The commands that had the leader's address as their first word.
@@ -38,8 +39,8 @@ pub(super) struct Line {
     pub(super) words: Vec<OsString>,
     /// The address that stood in the old place.
     pub(super) old: Option<String>,
-    /// What it says of the form of the output, if the command has one.
-    pub(super) output: Option<String>,
+    /// Whether the answer, or an error in its place, is to be JSON.
+    pub(super) is_json: bool,
 }
 
 impl Line {
@@ -52,18 +53,27 @@ impl Line {
              `heft context`"
         );
         match std::io::stderr().is_terminal() {
-            true => say(&hint),
+            true => note(&hint),
             false => tracing::info!("{hint}"),
         }
     }
 }
 
 /// Reads the words of a command line. `root` is built: its commands know the flags of those above.
-pub(super) fn read(root: &Command, words: Vec<OsString>) -> Result<Line, Usage> {
+/// An error comes with whether it is to be JSON.
+pub(super) fn read(root: &Command, words: Vec<OsString>) -> Result<Line, (Usage, bool)> {
     let seen = look(root, &words);
-    let mut line = Line { words, old: None, output: seen.output.clone() };
+    let variable = || std::env::var(OUTPUT_VARIABLE).ok();
+    let output = seen.output.clone().or_else(variable).filter(|_| seen.has_output);
+    let output = output.and_then(|output| Output::from_str(&output, false).ok());
+    let is_json = output.is_some_and(Output::is_json);
+    let line = Line { words, old: None, is_json };
+    modern(&seen, line).map_err(|error| (error, is_json))
+}
+
+fn modern(seen: &Seen, mut line: Line) -> Result<Line, Usage> {
     if seen.path == WORKER {
-        founding_worker(&seen, &mut line)?;
+        founding_worker(seen, &mut line)?;
     } else if let Some((at, address)) = &seen.address {
         // With a flag beside it the only word can but be the program.
         let is_program = seen.path == SUBMIT && seen.behind == 0;
@@ -136,6 +146,8 @@ struct Seen {
     behind: usize,
     leaders: Vec<Given>,
     output: Option<String>,
+    /// Whether the command takes `--output`.
+    has_output: bool,
 }
 
 /// Walks over the words as `clap` will, up to `--`.
@@ -188,6 +200,7 @@ fn look(root: &Command, words: &[OsString]) -> Seen {
             seen.second = Some(word.to_owned());
         }
     }
+    seen.has_output = command.get_arguments().any(|arg| arg.get_id() == "output");
     seen
 }
 
@@ -229,7 +242,8 @@ mod tests {
     use crate::cli::command::root;
 
     fn read(line: &str) -> Result<Line, Usage> {
-        super::read(&root(), line.split_whitespace().map(OsString::from).collect())
+        let words = line.split_whitespace().map(OsString::from).collect();
+        super::read(&root(), words).map_err(|(error, _)| error)
     }
 
     fn words(line: &str) -> String {
@@ -334,14 +348,19 @@ mod tests {
 
     #[test]
     fn the_form_of_the_output_is_seen_where_a_command_has_one() {
-        for (line, output) in [
-            ("heft status -o json", Some("json")),
-            ("heft status --output=jsonl -l a:1", Some("jsonl")),
-            ("heft dlq ls -ojson", Some("json")),
-            ("heft submit x -- -o json", None),
-            ("heft leader 5000 -o json", None),
+        for (line, is_json) in [
+            ("heft status -o json", true),
+            ("heft status --output=jsonl -l a:1 --nonsense", true),
+            ("heft dlq ls -ojson", true),
+            ("heft dlq -qo json ls", true),
+            ("heft status -o table", false),
+            ("heft status -o xml", false),
+            ("heft submit x -- -o json", false),
+            ("heft leader 5000 -o json", false),
         ] {
-            assert_eq!(read(line).unwrap().output.as_deref(), output, "{line}");
+            assert_eq!(read(line).unwrap().is_json, is_json, "{line}");
         }
+        let words = ["heft", "status", "a:1", "-l", "b:1", "-ojson"].map(OsString::from);
+        assert!(super::read(&root(), words.into()).unwrap_err().1);
     }
 }

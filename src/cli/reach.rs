@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 use super::congestion;
 use super::context::{Contexts, check_leaders};
 use super::exit::{Sourced, Usage};
-use crate::client::{Client, ClientError, Options};
+use crate::answers::{Status, ask};
+use crate::client::{Answered, Client, ClientError, Options};
 use crate::units::Span;
 
 /// Where a leader is if nobody says so.
@@ -57,6 +58,15 @@ impl Connect {
         options.tuning.congestion.clone_from(&self.tcp_congestion);
         options
     }
+
+    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for
+    /// that as long as for the leader itself.
+    pub(crate) fn asking_options(&self, client_id: &str) -> Options {
+        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it
+        // came.
+        let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
+        Options { welcome_wait, answer_wait: Some(self.answer_wait.0), ..self.options(client_id) }
+    }
 }
 
 /// How the commands that talk to one leader reach it.
@@ -90,14 +100,9 @@ impl Reach {
         self.connect.options(client_id)
     }
 
-    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for
-    /// that as long as for the leader itself.
+    /// For a client that has something to ask.
     pub(crate) fn asking_options(&self, client_id: &str) -> Options {
-        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it
-        // came.
-        let Connect { connect_wait, answer_wait, .. } = &self.connect;
-        let welcome_wait = connect_wait.0.saturating_add(Duration::from_secs(1));
-        Options { welcome_wait, answer_wait: Some(answer_wait.0), ..self.options(client_id) }
+        self.connect.asking_options(client_id)
     }
 
     /// A client that only asks.
@@ -109,6 +114,14 @@ impl Reach {
     pub(crate) async fn asking_for_long(&self, leader: &Leader) -> anyhow::Result<Client> {
         let answer_wait = Some(self.connect.answer_wait.0.max(LONG_ANSWER_WAIT));
         leader.connect(&Options { answer_wait, ..self.asking_options("") }).await
+    }
+
+    /// What the leader does now.
+    pub(crate) async fn status(&self) -> anyhow::Result<Answered<Status>> {
+        let client = self.asking(&self.leader().await?).await?;
+        let status = client.ask(&ask::Status {}).await?;
+        client.close().await;
+        Ok(status)
     }
 
     /// The leaders that the command line, the environment and the contexts name. Nobody is asked.
@@ -139,7 +152,7 @@ impl Reach {
         };
         let address = leaders.addresses.get(at).cloned().unwrap_or_default();
         if at > 0 {
-            super::say(&format!("using the leader {address}: those before it cannot be reached"));
+            super::note(&format!("using the leader {address}: those before it cannot be reached"));
         }
         Ok(Leader { address, is_usual: leaders.is_usual && at == 0, from: leaders.from.clone() })
     }
@@ -271,6 +284,7 @@ fn blame(from: &Origin, error: ClientError) -> anyhow::Error {
         | ClientError::Disconnected { .. }
         | ClientError::Busy { .. }
         | ClientError::Answered(_)
+        | ClientError::NotFound(_)
         | ClientError::BadAnswer { .. }
         | ClientError::Closed => false,
     };

@@ -14,7 +14,7 @@ use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
 use super::reach::Leader;
-use super::{Output, Unwritten, print_json, print_to, say};
+use super::{Output, Unwritten, note, print_json, print_to, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
@@ -54,7 +54,7 @@ pub(crate) fn show(
                 .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
             say_end(args, result);
             if let (None, Some(archive)) = (args.out, &result.archive) {
-                say(&format!(
+                note(&format!(
                     "the job left {} bytes of files: fetch them with `{} {} --out DIR`",
                     archive.size,
                     args.leader.command("result get"),
@@ -67,7 +67,7 @@ pub(crate) fn show(
             }
             gaps.iter().for_each(|gap| gap.say(""));
         }
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let mut shown = as_json(result);
             if let Value::Object(members) = &mut shown {
                 if let Some(files) = &files {
@@ -78,6 +78,13 @@ pub(crate) fn show(
                 }
             }
             print_json(&shown)?;
+        }
+        Output::Quiet => {
+            say_end(args, result);
+            if let Some(files) = &files {
+                files.say("");
+            }
+            gaps.iter().for_each(|gap| gap.say(""));
         }
     }
     printed?;

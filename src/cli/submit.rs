@@ -27,6 +27,7 @@ use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
 use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
+use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
 use super::reach::{Leader, Leaders};
 use super::result::downloads;
@@ -104,7 +105,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
@@ -177,9 +178,9 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     match submit(args).await {
         Ok(code) => Ok(code),
-        Err(error) if args.output == Output::Json => {
+        Err(error) if args.output.is_json() => {
             let code = code_of(&error);
-            print_json(&failure(&error))?;
+            print_json(&with_code(failure(&error), code))?;
             Ok(ExitCode::from(code))
         }
         Err(error) => Err(error),
@@ -249,6 +250,9 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         };
         client.submit_to(subject, spec).await?
     };
+    if args.output == Output::Quiet {
+        print_id(&job.id().to_string())?;
+    }
     let ending = follow(args, &mut job, &mut interrupts, deadline).await;
     if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
         && let Ok(result) = finished.result()
@@ -272,8 +276,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                 (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
             let left_text = left.text(leader, job);
             let text = format!("no result of job {job} within {after} (--timeout); {left_text}");
-            if args.output == Output::Json {
-                print_json(&left.as_json(job, &text))?;
+            if args.output.is_json() {
+                print_json(&with_code(left.as_json(job, &text), TIMED_OUT))?;
                 return Ok(ExitCode::from(TIMED_OUT));
             }
             return Err(TimedOut::Waiting(text).into());
@@ -295,7 +299,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                     ))
                 }
             }
-            if args.output == Output::Json {
+            if args.output.is_json() {
                 print_json(&json!({"job_id": job, "status": "LEFT"}))?;
             }
             return Ok(ExitCode::from(INTERRUPTED));
@@ -536,7 +540,7 @@ async fn follow(
     interrupts: &mut mpsc::Receiver<()>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
-    let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
+    let mut line = Line::new(job.id(), args.progress, !args.output.is_for_people());
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
     let mut reached = Reached::default();
@@ -602,10 +606,11 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
 fn show_raw(args: &SubmitArgs, job: uuid::Uuid, payload: &[u8]) -> anyhow::Result<ExitCode> {
     match args.output {
         Output::Table => print(payload)?,
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let text = base64::engine::general_purpose::STANDARD.encode(payload);
             print_json(&json!({"job_id": job, "status": "RAW", "payload_base64": text}))?;
         }
+        Output::Quiet => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 const NAME_BYTES_MAX: usize = 64;
 
 /// The most leaders of one context, or of `--leader`.
-pub(crate) const LEADERS_MAX: usize = 16;
+const LEADERS_MAX: usize = 16;
 
 const CURRENT: &str = "current";
 const CONTEXT: &str = "context";
@@ -154,7 +154,7 @@ impl Contexts {
     }
 
     /// Writes the file: whoever reads it at this moment sees the old one or the new one, whole.
-    pub(super) fn write(&self) -> Result<(), Usage> {
+    pub(in crate::cli) fn write(&self) -> Result<(), Usage> {
         let text = self.document.to_string();
         // Somebody may keep it elsewhere, behind a link.
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());

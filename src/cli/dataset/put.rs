@@ -11,9 +11,10 @@ use super::board::Board;
 use super::{DatasetArgs, PutArgs};
 use crate::answers::{WorkerRow, ask};
 use crate::cli::exit::{FAILED, INTERRUPTED, code_of};
+use crate::cli::output::{print_id, with_code};
 use crate::cli::reach::Leader;
 use crate::cli::table::{Side, Table};
-use crate::cli::{Output, print, print_json, say};
+use crate::cli::{Output, note, print, print_json, say};
 use crate::client::Client;
 use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
 use crate::core::dataset::TARGET_NONE;
@@ -67,12 +68,14 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
                 | PutError::TimedOut { .. } => error.to_string(),
             };
             let shown = format!("{said}{hint}");
-            if args.output == Output::Json {
-                print_json(&failure(what, &error, &shown))?;
-                return Ok(ExitCode::from(code_of(&error.into())));
+            let failure = failure(what, &error, &shown);
+            let error = anyhow::Error::from(error);
+            let code = code_of(&error);
+            match args.output {
+                Output::Json | Output::Jsonl => print_json(&with_code(failure, code))?,
+                Output::Table | Output::Quiet => say(&shown),
             }
-            say(&shown);
-            Ok(ExitCode::from(code_of(&error.into())))
+            Ok(ExitCode::from(code))
         }
     }
 }
@@ -145,15 +148,16 @@ fn is_target(worker: &WorkerRow, target: &str) -> bool {
 fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
     match args.output {
         Output::Table => print(text(what, report).as_bytes())?,
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let status = if report.enough { "OK" } else { "FAILED" };
             let mut object = members(what, report);
             object.insert("status".to_owned(), json!(status));
             print_json(&Value::Object(object))?;
         }
+        Output::Quiet => print_id(what.id.as_str())?,
     }
     if report.spread.targets == 0 && what.target != TARGET_NONE {
-        say(&format!(
+        note(&format!(
             "no worker matches {}: the leader keeps {} for workers that join later (if this is \
              intended, use `--target none`)",
             what.target, what.id
