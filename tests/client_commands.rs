@@ -93,7 +93,7 @@ async fn submit_of_a_failed_job_shows_its_exit_code_and_exits_with_one() {
     assert_eq!((ended.code, ended.out.as_str()), (1, "partial"));
     let said = format!(
         "no such input\nheft: job {job} FAILED, its exit code is 7, after 6 attempts; it is in the dead-letter queue: \
-         see `heft dlq {} show {job}`\n",
+         see `heft dlq show -l {} {job}`\n",
         leader.address
     );
     assert_eq!(ended.err, said);

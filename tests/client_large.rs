@@ -199,7 +199,7 @@ async fn without_out_the_archive_is_not_fetched_and_the_next_step_is_said() {
     let (ended, job) = tokio::join!(end(command), script);
     assert_eq!((ended.code, ended.out.len()), (0, stdout.len()), "{}", ended.err);
     let said = format!(
-        "heft: the job left {} bytes of files: fetch them with `heft result get {} {job} --out DIR`\n",
+        "heft: the job left {} bytes of files: fetch them with `heft result get -l {} {job} --out DIR`\n",
         archive.len(),
         leader.address
     );

@@ -87,12 +87,42 @@ pub use status::{
 
 use serde::{Deserialize, Serialize};
 
-/// What stands in an answer that is an error: a sentence for people.
+words! {
+    /// What kind of error an answer is.
+    FailureCode {
+        NotFound = "not-found",
+    }
+}
+
+/// What stands in an answer that is an error: a sentence for people, and what kind it is, where
+/// that is of use to a program. Older leaders say no kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failure {
     /// What is wrong, and what to do.
     pub error: String,
+    /// What kind of error it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<FailureCode>,
+}
+
+impl Failure {
+    /// What was asked about is not here.
+    pub fn not_found(error: impl Into<String>) -> Failure {
+        Failure { error: error.into(), code: Some(FailureCode::NotFound) }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(error: String) -> Self {
+        Failure { error, code: None }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(error: &str) -> Self {
+        error.to_owned().into()
+    }
 }
 
 /// The most rows of each list in one answer.

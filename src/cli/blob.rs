@@ -8,8 +8,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::exit::FAILED;
+use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, said, text};
-use super::{Output, Reach, print, print_json, printable};
+use super::{Output, Reach, Rows, print, printable};
 use crate::answers::{BlobRow, Collected, ask};
 use crate::client::{Client, ClientError};
 use crate::units::ByteSize;
@@ -26,17 +27,17 @@ running, use `heft-tools log verify DATA`.
 Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered with
 an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one.";
 
+/// What is listed.
+const BLOBS: Rows = Rows { list: "blobs", id: "blob" };
+
 /// Manage blobs: the large inputs and parts of results at a leader
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BlobArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -76,26 +77,22 @@ pub fn run(args: &BlobArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &BlobArgs) -> anyhow::Result<ExitCode> {
+    let leader = args.reach.leader().await?;
     let client = match &args.what {
-        What::Ls { .. } => args.reach.asking(&args.leader).await?,
-        What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&args.leader).await?,
+        What::Ls { .. } => args.reach.asking(&leader).await?,
+        What::Verify { .. } | What::Gc { .. } => args.reach.asking_for_long(&leader).await?,
     };
     let code = match &args.what {
         What::Ls { limit } => {
             let (blobs, more) = list(&client, *limit).await?;
-            match args.output {
-                Output::Json => print_json(&json!({ "blobs": blobs, "more": more }))?,
-                Output::Table => print(table(&blobs, more).as_bytes())?,
-            }
+            let listed = json!({ "blobs": blobs, "more": more });
+            show(args.output, &listed, Some(BLOBS), || table(&blobs, more))?;
             ExitCode::SUCCESS
         }
         What::Verify { blobs } => verify(&client, blobs, args.output).await?,
         What::Gc { dry_run } => {
             let answered = client.ask(&ask::BlobGc { dry_run: *dry_run }).await?;
-            match args.output {
-                Output::Json => print_json(&answered.json)?,
-                Output::Table => print(collected(&answered.answer).as_bytes())?,
-            }
+            show(args.output, &answered.json, None, || collected(&answered.answer))?;
             ExitCode::SUCCESS
         }
     };
@@ -162,25 +159,22 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
         let answer = match client.ask(&ask::BlobVerify { blob: *blob }).await {
             Ok(answered) => answered,
             // It ended while others were looked at.
-            Err(ClientError::Answered(_)) if !are_named => continue,
+            Err(ClientError::NotFound(_) | ClientError::Answered(_)) if !are_named => continue,
             Err(error) => return Err(error.into()),
         };
         good += answer.answer.good;
         bad += answer.answer.bad.len();
-        if output == Output::Table {
+        if output.is_for_people() {
             for what in &answer.answer.bad {
                 print(format!("{blob}: {}\n", printable(what)).as_bytes())?;
             }
         }
         answers.push(answer.json);
     }
-    match output {
-        Output::Json => print_json(&json!({ "blobs": answers, "good": good, "bad": bad }))?,
-        Output::Table => {
-            let summary = format!("{} blobs: {good} chunks intact, {bad} damaged\n", answers.len());
-            print(summary.as_bytes())?;
-        }
-    }
+    let (count, summed) = (answers.len(), json!({ "blobs": answers, "good": good, "bad": bad }));
+    show(output, &summed, None, || {
+        format!("{count} blobs: {good} chunks intact, {bad} damaged\n")
+    })?;
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 

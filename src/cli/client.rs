@@ -10,7 +10,7 @@ use clap::Args;
 use uuid::Uuid;
 
 use super::exit::{FAILED, Usage};
-use super::{Reach, print, printable, say};
+use super::{Connect, print, printable, say};
 
 /// Jobs that the samples send.
 pub(crate) const SAMPLES: u32 = 3;
@@ -33,7 +33,7 @@ pub struct ClientArgs {
     /// Maximum concurrent jobs (default: CLIENT_DESIRED_PAR, else 4).
     desired: Option<i64>,
     #[command(flatten)]
-    reach: Reach,
+    connect: Connect,
 }
 
 /// Runs the command.
@@ -43,7 +43,7 @@ pub fn run(args: &ClientArgs) -> anyhow::Result<ExitCode> {
 
 async fn samples(args: &ClientArgs) -> anyhow::Result<ExitCode> {
     let environment = std::env::var("CLIENT_DESIRED_PAR").ok();
-    let mut options = args.reach.options(&args.client_id);
+    let mut options = args.connect.options(&args.client_id);
     options.desired = desired(args.desired, environment.as_deref())?;
     let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host.clone() };
     let client = Client::connect(&format!("{host}:{}", args.port), &options).await?;

@@ -10,8 +10,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::exit::Usage;
+use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, text};
-use super::{Output, Reach, Unwritten, about, job_id, print, print_json};
+use super::{Output, Reach, Rows, Unwritten, about, job_id};
 
 const EXAMPLES: &str = "Examples:
   heft dlq 127.0.0.1:5000 ls
@@ -21,6 +22,9 @@ const EXAMPLES: &str = "Examples:
 
 A requeued job starts a new run under its own id; its result replaces the one that said it was dead.";
 
+/// What is listed.
+const JOBS: Rows = Rows { list: "jobs", id: "job_id" };
+
 /// Jobs asked for at a time.
 const PAGE_JOBS: u64 = 1_000;
 
@@ -28,13 +32,10 @@ const PAGE_JOBS: u64 = 1_000;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DlqArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -88,15 +89,13 @@ pub fn run(args: &DlqArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     match &args.what {
         What::Ls { limit } => list(&client, *limit, args.output).await?,
         What::Show { job } => {
             let answered = client.ask(&ask::DlqShow { job_id: *job }).await?;
-            match args.output {
-                Output::Table => print(show(&answered.answer).as_bytes())?,
-                Output::Json => print_json(&answered.json)?,
-            }
+            show(args.output, &answered.json, None, || shown(&answered.answer))?;
         }
         What::Requeue(which) => {
             let answered = client.ask(&ask::DlqRequeue { which: which.job()?.into() }).await?;
@@ -112,10 +111,7 @@ async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn done(output: Output, what: &str, count: u64) -> Result<(), Unwritten> {
-    match output {
-        Output::Table => print(format!("{count} {what}\n").as_bytes()),
-        Output::Json => print_json(&json!({ what: count })),
-    }
+    show(output, &json!({ what: count }), None, || format!("{count} {what}\n"))
 }
 
 async fn list(client: &Client, limit: u64, output: Output) -> anyhow::Result<()> {
@@ -128,11 +124,8 @@ async fn list(client: &Client, limit: u64, output: Output) -> anyhow::Result<()>
         more = page.more && !page.jobs.is_empty();
         jobs.extend(page.jobs);
     }
-    match output {
-        Output::Json => print_json(&json!({"jobs": jobs, "more": more}))?,
-        Output::Table => print(table(&jobs, more).as_bytes())?,
-    }
-    Ok(())
+    let listed = json!({"jobs": jobs, "more": more});
+    Ok(show(output, &listed, Some(JOBS), || table(&jobs, more))?)
 }
 
 fn table(jobs: &[DeadJob], more: bool) -> String {
@@ -163,7 +156,7 @@ fn table(jobs: &[DeadJob], more: bool) -> String {
     format!("{}{more}", table.render())
 }
 
-fn show(shown: &DeadShown) -> String {
+fn shown(shown: &DeadShown) -> String {
     let DeadShown { job, history, .. } = shown;
     let mut lines = String::new();
     for (label, what) in [

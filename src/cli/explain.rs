@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use uuid::Uuid;
 
+use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, said, text};
-use super::{Output, Reach, about, job_id, print, print_json, printable};
+use super::{Output, Reach, about, job_id, printable};
 use crate::answers::{Explained, ask};
 use crate::core::queue::AHEAD_COUNTED_MAX;
 use crate::units::ByteSize;
@@ -20,14 +21,11 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Job id.
     #[arg(value_name = "JOB_ID", value_parser = job_id)]
     job: Uuid,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -39,13 +37,11 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
     client.close().await;
-    match args.output {
-        Output::Table => print(render(&answered.answer).as_bytes())?,
-        Output::Json => print_json(&answered.json)?,
-    }
+    show(args.output, &answered.json, None, || render(&answered.answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,8 +6,8 @@ use crate::model::JobResult;
 use crate::units::{ByteSize, Count};
 use serde_json::{Map, Value, json};
 
-use super::say;
 use super::unpack::{Unpacked, unpack, unpack_file};
+use super::{note, say};
 
 /// Skipped entries that are named one by one.
 const SKIPPED_SAID_MAX: usize = 10;
@@ -79,13 +79,11 @@ impl Files {
                     0 => String::new(),
                     skipped => format!(", {skipped} skipped"),
                 };
-                say(&format!("{whose}{count} unpacked into {}{skipped}", dir.display()));
+                note(&format!("{whose}{count} unpacked into {}{skipped}", dir.display()));
             }
-            Files::None | Files::Broken(..) | Files::Lost(_) | Files::Missing(..) => {
-                say(&format!(
-                    "{whose}{}",
-                    self.trouble().unwrap_or_else(|| "the job left no files".to_owned())
-                ));
+            Files::None => note(&format!("{whose}the job left no files")),
+            Files::Broken(..) | Files::Lost(_) | Files::Missing(..) => {
+                say(&format!("{whose}{}", self.trouble().unwrap_or_default()));
             }
         }
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::reach::Leader;
 use crate::client::{Finished, JobError, JobEvent, JobHandle};
 use crate::model::JobStatus;
 use crate::units::ByteSize;
@@ -95,15 +96,17 @@ impl Left {
     }
 
     /// For people: what is true, and the next step.
-    pub(crate) fn text(&self, leader: &str, job: Uuid) -> String {
+    pub(crate) fn text(&self, leader: &Leader, job: Uuid) -> String {
+        let (get, cancel) = (leader.command("result get"), leader.command("cancel"));
+        let explain = leader.command("explain");
         let of = |(sent, all): &(u64, u64)| match all {
             0 => "it".to_owned(),
             _ => format!("{} of {} of its files", ByteSize(*sent), ByteSize(*all)),
         };
         match self {
             Left::GoesOn => format!(
-                "the job continues: `heft result get {leader} {job}` fetches its result when it \
-                 has ended, `heft cancel {leader} {job}` cancels it"
+                "the job continues: `{get} {job}` fetches its result when it has ended, \
+                 `{cancel} {job}` cancels it"
             ),
             Left::NeverSent => "the job was not sent: the leader has nothing of it".to_owned(),
             Left::Withdrawn { sent } => format!(
@@ -114,12 +117,11 @@ impl Left {
             Left::Unanswered => format!(
                 "the leader does not answer: the job continues if all its files have arrived; \
                  otherwise the leader drops it after its --input-wait (60s by default) without its \
-                 client. `heft explain {leader} {job}` shows its state, `heft cancel {leader} \
-                 {job}` cancels it"
+                 client. `{explain} {job}` shows its state, `{cancel} {job}` cancels it"
             ),
             Left::Unknown => format!(
-                "it is unknown whether the leader has the job: `heft explain {leader} {job}` shows \
-                 its state, `heft cancel {leader} {job}` cancels it"
+                "it is unknown whether the leader has the job: `{explain} {job}` shows its state, \
+                 `{cancel} {job}` cancels it"
             ),
         }
     }

@@ -5,12 +5,14 @@
 //! where lines are written.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, IsTerminal};
+use std::io;
 
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+
+use super::terminal::has_colour;
 
 /// Characters of the text of one line.
 const TEXT_CHARS_MAX: usize = 2_000;
@@ -18,16 +20,16 @@ const TEXT_CHARS_MAX: usize = 2_000;
 /// Characters of one value beside the text.
 const VALUE_CHARS_MAX: usize = 300;
 
-/// Sends log lines to standard error; `HEFT_LOG` is `error`, `warn`, `info`, `debug` or `trace`,
-/// and `usual` counts without it.
-pub fn log_to_stderr(usual: LevelFilter) {
-    let asked = std::env::var("HEFT_LOG").ok();
+/// Sends log lines to standard error. What the command line says (`-q`, `-v`) goes before
+/// `HEFT_LOG`, which is `error`, `warn`, `info`, `debug` or `trace`; without both `usual` counts.
+pub(super) fn log_to_stderr(said: Option<LevelFilter>, usual: LevelFilter) {
+    let asked = std::env::var("HEFT_LOG").ok().filter(|_| said.is_none());
     let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(usual))
+        .with_max_level(said.or(level).unwrap_or(usual))
         .fmt_fields(debug_fn(write_field).delimited(" "))
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(has_colour())
         .with_target(false)
         .finish();
     // A second subscriber would be refused; the first then stays, which is as good.

@@ -5,8 +5,10 @@ pub mod blob;
 pub mod cancel;
 mod children;
 pub mod client;
+pub mod clients;
 pub mod clientx;
 pub mod command;
+pub mod context;
 pub mod dataset;
 pub mod demo;
 pub mod dlq;
@@ -15,35 +17,43 @@ pub mod explain;
 mod files;
 mod gaps;
 mod identity;
+pub mod job;
 mod job_line;
 pub mod leader;
 mod leaving;
 mod log;
+mod output;
+mod positions;
 mod print;
 mod progress;
+pub mod queue;
+mod reach;
 pub mod result;
 mod show;
 mod show_children;
 pub mod status;
 pub mod submit;
+mod suggest;
 mod table;
+mod terminal;
 mod unpack;
 pub mod worker;
+pub mod workers;
 
-pub use log::log_to_stderr;
+pub(crate) use output::{Output, Rows};
 pub(crate) use print::{Unwritten, print, print_json, print_to};
+pub(crate) use reach::{Connect, Reach};
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-use crate::client::{Client, ClientError, Options};
 use crate::fs::own_dir::SharedDir;
 use crate::units::Span;
 use crate::wire::check_congestion;
@@ -87,16 +97,6 @@ pub fn outlive_file_limit() {
     }
 }
 
-/// Output formats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
-}
-
 /// Refuses a directory in which other users could lead a process's files elsewhere. Gives its path
 /// without links.
 pub(crate) fn check_own(what: &str, flag: &str, path: &std::path::Path) -> Result<PathBuf, Usage> {
@@ -110,56 +110,6 @@ pub(crate) fn not_safe(what: &str, flag: &str, path: &std::path::Path, error: &S
          --allow-shared-dirs",
         path.display()
     ))
-}
-
-/// How long an answer is waited for that takes reading all files of a blob or dataset.
-const LONG_ANSWER_WAIT: Duration = Duration::from_secs(3600);
-
-/// How the commands that talk to one leader reach it.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Reach {
-    /// Time to try to reach the leader; status, dlq and cancel also wait that long for the
-    /// handshake, and so does a job with large files.
-    #[arg(long, value_name = "TIME", default_value = "10s", global = true)]
-    connect_wait: Span,
-
-    /// Time to wait for an answer: status, dlq, explain, cancel and the like. Commands that read
-    /// all files, such as verify, get at least an hour.
-    #[arg(long, value_name = "TIME", default_value = "30s", global = true)]
-    answer_wait: Span,
-
-    /// TCP congestion control, such as cubic (default on this machine: cubic or reno).
-    #[arg(long, value_name = "NAME", global = true, value_parser = congestion)]
-    tcp_congestion: Option<String>,
-}
-
-impl Reach {
-    pub(crate) fn options(&self, client_id: &str) -> Options {
-        let mut options = Options::new(client_id);
-        options.connect_wait = Some(self.connect_wait.0);
-        options.tuning.congestion.clone_from(&self.tcp_congestion);
-        options
-    }
-
-    /// A client that only asks.
-    pub(crate) async fn asking(&self, leader: &str) -> Result<Client, ClientError> {
-        Client::connect(leader, &self.asking_options("")).await
-    }
-
-    /// The same, for questions that take as long as it takes to read all files.
-    pub(crate) async fn asking_for_long(&self, leader: &str) -> Result<Client, ClientError> {
-        let answer_wait = Some(self.answer_wait.0.max(LONG_ANSWER_WAIT));
-        Client::connect(leader, &Options { answer_wait, ..self.asking_options("") }).await
-    }
-
-    /// For a client that has something to ask. Without a Welcome it is of no use, so it waits for
-    /// that as long as for the leader itself.
-    pub(crate) fn asking_options(&self, client_id: &str) -> Options {
-        // Longer than `connect_wait`, so that it is `connect` that gives up, and says how far it
-        // came.
-        let welcome_wait = self.connect_wait.0.saturating_add(Duration::from_secs(1));
-        Options { welcome_wait, answer_wait: Some(self.answer_wait.0), ..self.options(client_id) }
-    }
 }
 
 /// Reads a job's id from the command line.
@@ -192,6 +142,26 @@ pub(crate) fn time_limit(text: &str) -> Result<Span, String> {
         ),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether `-q` was given.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on notes are kept back.
+pub(crate) fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether notes are kept back.
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// A line that is of use and tells of no trouble: `-q` keeps it back.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        say(text);
     }
 }
 

@@ -10,7 +10,8 @@ use crate::units::ByteSize;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-use super::{about, printable, say};
+use super::terminal::columns;
+use super::{about, is_quiet, printable, say};
 
 /// What fits most terminals without breaking the line.
 const LINE_CHARS_MAX: usize = 120;
@@ -147,6 +148,7 @@ impl Teller {
         let form = match progress {
             Progress::None => Form::Nothing,
             Progress::Json => Form::Json,
+            Progress::Auto if is_quiet() => Form::Nothing,
             Progress::Auto if !quiet && io::stderr().is_terminal() => Form::Terminal,
             Progress::Auto => Form::Log,
         };
@@ -217,10 +219,14 @@ impl Teller {
             return;
         }
         let elapsed = about(Duration::from_secs(self.started.elapsed().as_secs()));
+        // The last column stays free: what comes behind a full line depends on the terminal.
+        let fits =
+            columns(&io::stderr()).map_or(LINE_CHARS_MAX, |columns| columns.saturating_sub(1));
+        let most = fits.min(LINE_CHARS_MAX);
         let first = format!("{}  {elapsed}  {}", self.called, self.head);
         let lines = std::iter::once(&first).chain(&self.rows).map(|line| {
             let line = printable(line).replace('\n', " ");
-            line.chars().take(LINE_CHARS_MAX).chain("\x1b[K".chars()).collect::<String>()
+            line.chars().take(most).chain("\x1b[K".chars()).collect::<String>()
         });
         // What was there before and is not any more goes at the end.
         let text = format!("{}{}\x1b[J", self.to_first(), lines.collect::<Vec<_>>().join("\n\r"));

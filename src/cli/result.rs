@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use serde_json::json;
 use tokio::time::{interval, timeout};
 use uuid::Uuid;
 
 use super::children::children;
-use super::exit::TimedOut;
+use super::exit::{NOT_FOUND, TimedOut, code_of, report};
 use super::job_line::Line;
+use super::output::{self, OUTPUT_VARIABLE};
 use super::progress::Progress;
+use super::reach::Leader;
 use super::show::{Show, show};
 use super::show_children::{Asker, show_all};
 use super::{Output, Reach, job_id, print_json};
@@ -45,9 +48,6 @@ enum ResultCommand {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct GetArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Job id.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
@@ -56,7 +56,7 @@ struct GetArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     /// Time to try (default: no limit).
     #[arg(long, value_name = "TIME")]
@@ -75,9 +75,10 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
+        Some(limit) => match timeout(limit.0, get_and_show(args, &leader, &client)).await {
             Ok(shown) => shown,
             Err(_) => Err(TimedOut::Waiting(format!(
                 "the result of job {} did not arrive within {limit} (--timeout): try again with a \
@@ -86,28 +87,37 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
             ))
             .into()),
         },
-        None => get_and_show(args, &client).await,
+        None => get_and_show(args, &leader, &client).await,
     };
     client.close().await;
     shown
 }
 
-async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
+async fn get_and_show(
+    args: &GetArgs,
+    leader: &Leader,
+    client: &Client,
+) -> anyhow::Result<ExitCode> {
     let wanted = downloads(args.out.as_ref(), args.output);
-    let Some(finished) = fetch(client, args.job, &wanted, args.progress, args.output).await? else {
-        if args.output == Output::Json {
-            print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
-        }
-        bail!(
-            "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
-             its result has expired; see `heft status {}`",
-            args.leader,
-            args.job,
-            args.leader
+    let fetched = fetch(client, args.job, &wanted, args.progress, args.output).await;
+    let fetched = match fetched {
+        Err(error) if code_of(&error) == NOT_FOUND => return none_there(args, &error),
+        fetched => fetched?,
+    };
+    let Some(finished) = fetched else {
+        return none_there(
+            args,
+            &anyhow!(
+                "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
+             its result has expired; see `{}`",
+                leader.address(),
+                args.job,
+                leader.command("status")
+            ),
         );
     };
     let result = finished.result()?;
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
     match children(&result) {
         Some(children) => {
             let asker = Asker { client, progress: args.progress };
@@ -115,6 +125,16 @@ async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCod
         }
         None => show(&show_args, &result, &finished),
     }
+}
+
+/// The leader has no result of the job.
+fn none_there(args: &GetArgs, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
+    if !args.output.is_json() {
+        return Ok(report(error, false));
+    }
+    let error_shown = output::as_json(error);
+    print_json(&json!({"job_id": args.job, "status": "NOT_FOUND", "error": error_shown}))?;
+    Ok(ExitCode::from(code_of(error)))
 }
 
 /// Fetches a result, and shows how far it is.
@@ -125,7 +145,7 @@ pub(crate) async fn fetch(
     progress: Progress,
     output: Output,
 ) -> anyhow::Result<Option<Finished>> {
-    let mut line = Line::new(job, progress, output == Output::Json);
+    let mut line = Line::new(job, progress, !output.is_for_people());
     let fetching = client.fetch(job, downloads);
     tokio::pin!(fetching);
     let mut refresh = interval(Duration::from_millis(200));
@@ -151,6 +171,6 @@ pub(crate) fn downloads(out: Option<&PathBuf>, output: Output) -> Downloads {
     match (out, output) {
         (Some(dir), _) => Downloads::Directory(dir.clone()),
         (None, Output::Table) => Downloads::Outputs(std::env::temp_dir()),
-        (None, Output::Json) => Downloads::None,
+        (None, Output::Json | Output::Jsonl | Output::Quiet) => Downloads::None,
     }
 }

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::exit::FAILED;
 use super::files::{Beside, Files};
 use super::gaps::{Gap, gaps, print_beginning};
-use super::{Output, Unwritten, print_json, print_to, say};
+use super::reach::Leader;
+use super::{Output, Unwritten, note, print_json, print_to, say};
 use crate::client::{Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
@@ -26,7 +27,7 @@ const LOST: &str = "LOST";
 /// What to show of a result, and how.
 pub(crate) struct Show<'a> {
     /// The leader, for next steps.
-    pub(crate) leader: &'a str,
+    pub(crate) leader: &'a Leader,
     /// Where files go.
     pub(crate) out: Option<&'a Path>,
     /// In which form.
@@ -53,9 +54,11 @@ pub(crate) fn show(
                 .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
             say_end(args, result);
             if let (None, Some(archive)) = (args.out, &result.archive) {
-                say(&format!(
-                    "the job left {} bytes of files: fetch them with `heft result get {} {} --out DIR`",
-                    archive.size, args.leader, result.job_id
+                note(&format!(
+                    "the job left {} bytes of files: fetch them with `{} {} --out DIR`",
+                    archive.size,
+                    args.leader.command("result get"),
+                    result.job_id
                 ));
             }
             match &files {
@@ -64,7 +67,7 @@ pub(crate) fn show(
             }
             gaps.iter().for_each(|gap| gap.say(""));
         }
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let mut shown = as_json(result);
             if let Value::Object(members) = &mut shown {
                 if let Some(files) = &files {
@@ -75,6 +78,13 @@ pub(crate) fn show(
                 }
             }
             print_json(&shown)?;
+        }
+        Output::Quiet => {
+            say_end(args, result);
+            if let Some(files) = &files {
+                files.say("");
+            }
+            gaps.iter().for_each(|gap| gap.say(""));
         }
     }
     printed?;
@@ -126,8 +136,8 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
                 attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
             let dead = if result.dead {
                 format!(
-                    "; it is in the dead-letter queue: see `heft dlq {} show {job}`",
-                    args.leader
+                    "; it is in the dead-letter queue: see `{} {job}`",
+                    args.leader.command("dlq show")
                 )
             } else {
                 String::new()

@@ -19,7 +19,7 @@ use super::result::{downloads, fetch};
 use super::show::{
     NOT_FETCHED, Show, as_json, ended_line, exit_code, say_end, say_left_out, show_output,
 };
-use super::{Output, Unwritten, print, print_json, print_to, printable, say};
+use super::{Output, Unwritten, note, print, print_json, print_to, printable, say};
 use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
 
@@ -69,7 +69,8 @@ pub(crate) async fn show_all(
         left_files |= got.result.archive.is_some();
         match args.output {
             Output::Table => printed = printed.and(show_one(&got)),
-            Output::Json => shown.push(one_as_json(child, &got)),
+            Output::Json | Output::Jsonl => shown.push(one_as_json(child, &got)),
+            Output::Quiet => say_one(&got),
         }
     }
     match args.output {
@@ -78,14 +79,14 @@ pub(crate) async fn show_all(
                 .and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
             say_end(args, result);
             if let (None, true) = (args.out, left_files) {
-                say(&format!(
-                    "the job's output files were not fetched: use `heft result get {} {} --out \
-                     DIR`",
-                    args.leader, result.job_id
+                note(&format!(
+                    "the job's output files were not fetched: use `{} {} --out DIR`",
+                    args.leader.command("result get"),
+                    result.job_id
                 ));
             }
         }
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let mut all = as_json(result);
             if let Value::Object(members) = &mut all {
                 members.insert("stdout".to_owned(), json!(lines(children)));
@@ -93,6 +94,7 @@ pub(crate) async fn show_all(
             }
             print_json(&all)?;
         }
+        Output::Quiet => say_end(args, result),
     }
     printed?;
     Ok(exit_code(result, complete))
@@ -155,7 +157,7 @@ fn take_files(
 }
 
 fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
-    let Got { worker, result, finished, files, gaps, trouble } = got;
+    let Got { worker, result, finished, .. } = got;
     let code = result.exit_code.filter(|code| *code != 0);
     let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
     let head = format!("== worker {worker}: {}{code}\n", printable(result.status.as_str()));
@@ -170,6 +172,13 @@ fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
         let stderr = &mut std::io::stderr();
         printed = printed.and(show_output(finished, Purpose::Stderr, &result.stderr, stderr));
     }
+    say_one(got);
+    printed
+}
+
+/// Says what became of a worker's result beside what it printed.
+fn say_one(got: &Got<'_>) {
+    let Got { worker, result, files, gaps, trouble, .. } = got;
     if let Some(trouble) = trouble {
         say(&format!("worker {worker}: {trouble}"));
     }
@@ -179,7 +188,6 @@ fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
         None => say_left_out(result, &whose),
     }
     gaps.iter().for_each(|gap| gap.say(&whose));
-    printed
 }
 
 /// Whether what a job printed ends with a line's end, or there is nothing.

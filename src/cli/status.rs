@@ -8,8 +8,9 @@ use crate::units::{ByteSize, Span};
 use clap::Args;
 
 use super::exit::INTERRUPTED;
+use super::output::{self, OUTPUT_VARIABLE};
 use super::table::{Side, Table, said, text, yes_or_no};
-use super::{Output, Reach, about, print, print_json, printable, say};
+use super::{Output, Reach, about, printable, say};
 use crate::answers::{
     ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask,
 };
@@ -24,11 +25,8 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     /// Repeat until Ctrl-C.
     #[arg(long)]
@@ -46,7 +44,8 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let client = args.reach.asking(&args.leader).await?;
+    let leader = args.reach.leader().await?;
+    let client = args.reach.asking(&leader).await?;
     let watch = async {
         loop {
             match client.ask(&ask::Status {}).await {
@@ -70,17 +69,13 @@ async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn show(status: &Answered<Status>, args: &StatusArgs) -> anyhow::Result<()> {
-    match args.output {
-        Output::Json => print_json(&status.json)?,
-        Output::Table => {
-            let text = render(&status.answer);
-            let cleared = args.watch && std::io::stdout().is_terminal();
-            // Clears the screen, then writes from the top.
-            let text = if cleared { format!("\x1b[2J\x1b[H{text}") } else { text };
-            print(text.as_bytes())?;
-        }
-    }
-    Ok(())
+    let table = || {
+        let text = render(&status.answer);
+        let cleared = args.watch && std::io::stdout().is_terminal();
+        // Clears the screen, then writes from the top.
+        if cleared { format!("\x1b[2J\x1b[H{text}") } else { text }
+    };
+    Ok(output::show(args.output, &status.json, None, table)?)
 }
 
 fn render(status: &Status) -> String {
@@ -139,7 +134,7 @@ fn render(status: &Status) -> String {
 }
 
 /// A line for a worker that hands jobs back.
-fn lacking(worker: &WorkerRow) -> Option<String> {
+pub(super) fn lacking(worker: &WorkerRow) -> Option<String> {
     let lacks = worker.lacks.as_ref()?;
     let why = match lacks.what {
         Lack::Room => "its disk is full: free space there",
@@ -179,7 +174,7 @@ fn on_disk(leader: &LeaderStatus) -> String {
     lines
 }
 
-fn workers_table(workers: &[WorkerRow]) -> Table {
+pub(super) fn workers_table(workers: &[WorkerRow]) -> Table {
     let mut table = Table::new(&[
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
@@ -211,7 +206,7 @@ fn workers_table(workers: &[WorkerRow]) -> Table {
     table
 }
 
-fn clients_table(clients: &[ClientRow]) -> Table {
+pub(super) fn clients_table(clients: &[ClientRow]) -> Table {
     let mut table = Table::new(&[
         ("CLIENT", Side::Left),
         ("CAP", Side::Right),
@@ -231,7 +226,7 @@ fn clients_table(clients: &[ClientRow]) -> Table {
     table
 }
 
-fn queues_table(queues: &[QueueRow]) -> Table {
+pub(super) fn queues_table(queues: &[QueueRow]) -> Table {
     let mut table = Table::new(&[("QUEUE", Side::Left), ("QUEUED", Side::Right)]);
     for queue in queues {
         table.row([text(&queue.key), queue.queued.to_string()]);

@@ -27,7 +27,9 @@ use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
 use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
+use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
+use super::reach::{Leader, Leaders};
 use super::result::downloads;
 use super::show::{Show, show};
 use super::show_children::{Asker, show_all};
@@ -58,9 +60,6 @@ interrupted: cancelled or left. With --all: 0 only if it ended OK at every worke
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SubmitArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     /// Program to run, by its name at the workers.
     exec: String,
     /// Input file, and its name in the job's directory (default: the file's own).
@@ -95,8 +94,8 @@ pub struct SubmitArgs {
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Client id (default: the user at this host). Priorities order the queued jobs of one client
-    /// for one program.
+    /// Client id (default: the context's, else the user at this host). Priorities order the queued
+    /// jobs of one client for one program.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// Maximum number of this client's jobs that run at a time (default: as many as workers take).
@@ -112,7 +111,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
@@ -185,9 +184,9 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     match submit(args).await {
         Ok(code) => Ok(code),
-        Err(error) if args.output == Output::Json => {
+        Err(error) if args.output.is_json() => {
             let code = code_of(&error);
-            print_json(&failure(&error))?;
+            print_json(&with_code(failure(&error), code))?;
             Ok(ExitCode::from(code))
         }
         Err(error) => Err(error),
@@ -197,14 +196,15 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let deadline =
         args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
-    let files = input_files(args, deadline).await?;
+    let leaders = args.reach.leaders()?;
+    let files = input_files(args, &leaders, deadline).await?;
     if !args.raw {
         let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
         input_names(files.iter().map(|file| file.name.as_str()).chain(named))
             .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
     }
-    let client_id = match &args.client {
-        Some(id) => id.clone(),
+    let client_id = match args.client.as_deref().or(leaders.client_id()) {
+        Some(id) => id.to_owned(),
         None => default_client_id(),
     };
     let downloads =
@@ -214,13 +214,14 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let reach =
         if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options { downloads, desired: args.cap.unwrap_or(UNCAPPED), ..reach };
-    let client = before(
-        args,
-        deadline,
-        "the leader was not reached",
-        Client::connect(&args.leader, &options),
-    )
-    .await??;
+    let reaching = async {
+        let leader = args.reach.first_of(&leaders).await?;
+        let client = leader.connect(&options).await?;
+        anyhow::Ok((leader, client))
+    };
+    let unreached = "the leader was not reached";
+    let (leader, client) = before(args, &leaders, deadline, unreached, reaching).await??;
+    let leader = &leader;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and
     // waiting for it.
     let mut interrupts = interrupts().await;
@@ -231,7 +232,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     } else {
         let unanswered = "the leader did not list the files of the datasets";
         let cached =
-            before(args, deadline, unanswered, cached_files(&client, &args.caches)).await??;
+            before(args, &leaders, deadline, unanswered, cached_files(&client, &args.caches))
+                .await??;
         input_names(
             files
                 .iter()
@@ -254,12 +256,17 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         };
         client.submit_to(subject, spec).await?
     };
+    if args.output == Output::Quiet {
+        print_id(&job.id().to_string())?;
+    }
     let ending = follow(args, &mut job, &mut interrupts, deadline).await;
     if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
         && let Ok(result) = finished.result()
         && let Some(children) = children(&result)
     {
-        let code = show_children(args, &client, &result, &children, (interrupts, deadline)).await;
+        let asker = Asker { client: &client, progress: args.progress };
+        let code =
+            show_children(args, leader, &asker, &result, &children, (interrupts, deadline)).await;
         client.close().await;
         return if *cancelled && result.status != JobStatus::Ok {
             code.map(|_| ExitCode::from(INTERRUPTED))
@@ -273,10 +280,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Followed::TimedOut(left) => {
             let (job, after) =
                 (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
-            let left_text = left.text(&args.leader, job);
+            let left_text = left.text(leader, job);
             let text = format!("no result of job {job} within {after} (--timeout); {left_text}");
-            if args.output == Output::Json {
-                print_json(&left.as_json(job, &text))?;
+            if args.output.is_json() {
+                print_json(&with_code(left.as_json(job, &text), TIMED_OUT))?;
                 return Ok(ExitCode::from(TIMED_OUT));
             }
             return Err(TimedOut::Waiting(text).into());
@@ -286,25 +293,25 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             match reached {
                 Reached::Taken => {
                     say(&format!(
-                        "left job {job} with the leader; `heft cancel {} {job}` cancels it",
-                        args.leader
+                        "left job {job} with the leader; `{} {job}` cancels it",
+                        leader.command("cancel")
                     ));
                 }
                 Reached::Nothing | Reached::Sent | Reached::Uploading { .. } | Reached::InDoubt => {
                     say(&format!(
                         "left job {job} before the leader acknowledged it; the leader was asked to \
-                         cancel it: see `heft explain {} {job}`",
-                        args.leader
+                         cancel it: see `{} {job}`",
+                        leader.command("explain")
                     ))
                 }
             }
-            if args.output == Output::Json {
+            if args.output.is_json() {
                 print_json(&json!({"job_id": job, "status": "LEFT"}))?;
             }
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
     match finished.result() {
         Ok(result) if cancelled && result.status != JobStatus::Ok => {
             show(&show_args, &result, &finished)?;
@@ -320,6 +327,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 /// then.
 async fn before<T>(
     args: &SubmitArgs,
+    leaders: &Leaders,
     deadline: Option<tokio::time::Instant>,
     undone: &str,
     step: impl Future<Output = T>,
@@ -328,8 +336,7 @@ async fn before<T>(
         done = step => Ok(done),
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            let leader = &args.leader;
-            Err(TimedOut::Unsent(format!("{undone} within {after} (--timeout): nothing was sent to {leader}; is it running, and is this \
+            Err(TimedOut::Unsent(format!("{undone} within {after} (--timeout): nothing was sent to {leaders}; is it running, and is this \
                 its address?")))
         }
     }
@@ -338,16 +345,16 @@ async fn before<T>(
 /// Shows what each worker made of the job, and fetches what did not come with its result.
 async fn show_children(
     args: &SubmitArgs,
-    client: &Client,
+    leader: &Leader,
+    asker: &Asker<'_>,
     result: &JobResult,
     children: &[Child],
     (mut interrupts, deadline): (mpsc::Receiver<()>, Option<tokio::time::Instant>),
 ) -> anyhow::Result<ExitCode> {
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
-    let asker = Asker { client, progress: args.progress };
-    let later = format!("`heft result get {} {}` fetches all of them", args.leader, result.job_id);
+    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
+    let later = format!("`{} {}` fetches all of them", leader.command("result get"), result.job_id);
     tokio::select! {
-        shown = show_all(&show_args, &asker, result, children) => shown,
+        shown = show_all(&show_args, asker, result, children) => shown,
         Some(()) = interrupts.recv() => {
             say(&format!("left before the results of all workers had arrived; {later}"));
             Ok(ExitCode::from(INTERRUPTED))
@@ -460,6 +467,7 @@ fn names_in(id: &str, shown: DatasetShown) -> Result<Vec<String>, Usage> {
 /// to write to it may never come, and nothing but the end of the process stops such a read.
 async fn input_files(
     args: &SubmitArgs,
+    leaders: &Leaders,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Vec<Input>> {
     let (named, (read, done)) = (args.files.clone(), tokio::sync::oneshot::channel());
@@ -472,10 +480,9 @@ async fn input_files(
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
             Err(TimedOut::Unsent(format!(
-                "not all of {} was read within {after} (--timeout): nothing was sent to {}; a pipe \
-                 is read until its writer closes it",
+                "not all of {} was read within {after} (--timeout): nothing was sent to {leaders}; \
+                 a pipe is read until its writer closes it",
                 args.files.join(" and "),
-                args.leader
             )).into())
         }
     }
@@ -539,7 +546,7 @@ async fn follow(
     interrupts: &mut mpsc::Receiver<()>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
-    let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
+    let mut line = Line::new(job.id(), args.progress, !args.output.is_for_people());
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
     let mut reached = Reached::default();
@@ -605,10 +612,11 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
 fn show_raw(args: &SubmitArgs, job: uuid::Uuid, payload: &[u8]) -> anyhow::Result<ExitCode> {
     match args.output {
         Output::Table => print(payload)?,
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let text = base64::engine::general_purpose::STANDARD.encode(payload);
             print_json(&json!({"job_id": job, "status": "RAW", "payload_base64": text}))?;
         }
+        Output::Quiet => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -51,6 +51,9 @@ HEFT_LOG=debug shows more.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WorkerArgs {
+    /// The leader, in place of HOST and PORT
+    #[arg(short, long, value_name = "HOST:PORT")]
+    pub leader: Option<String>,
     /// The leader's host
     pub host: String,
     /// The leader's port

@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::connection::{Mode, Outgoing};
 use super::dispatch::Conn;
 use super::error::{ClientError, Refusal};
-use crate::answers::Failure;
 use crate::answers::ask::Verb;
+use crate::answers::{Failure, FailureCode};
 use crate::peer::{InFrame, OutFrame};
 
 /// Questions of one client that wait for their answer.
@@ -149,7 +149,11 @@ impl Questions {
                     serde_json::from_value(Value::Object(part)).unwrap_or_default();
                 let text = Some(failure.error).filter(|text| !text.is_empty());
                 let text = text.unwrap_or_else(|| "an error without a text".to_owned());
-                self.close(frame.corr_id, Err(ClientError::Answered(text)));
+                let error = match failure.code {
+                    Some(FailureCode::NotFound) => ClientError::NotFound(text),
+                    Some(FailureCode::Other(_)) | None => ClientError::Answered(text),
+                };
+                self.close(frame.corr_id, Err(error));
             }
         }
     }

@@ -16,8 +16,8 @@ use super::{Asked, Leader, Output, outcome};
 use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Found, Jobs,
-    Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure,
+    Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
@@ -99,7 +99,7 @@ impl Leader {
             Question::GetResult(ask::GetResult { job_id }) => {
                 match self.pacing.has_room_for_answer(by.conn) {
                     Ok(()) => self.post(by.conn, Task::Answer { by, job: JobId(job_id) }),
-                    Err(text) => self.answer_error(&by, &text),
+                    Err(text) => self.answer_error(&by, text),
                 }
             }
             Question::DlqLs(question) => {
@@ -120,7 +120,7 @@ impl Leader {
                 blob if !self.relay.knows(blob) => {
                     let text =
                         format!("blob {blob} is unknown here: `heft blob ls` lists all blobs");
-                    self.answer_error(&by, &text);
+                    self.answer_error(&by, Failure::not_found(text));
                 }
                 blob if !self.relay.has_file(blob) => {
                     self.answer(&by, &Checked { blob: blob.to_string(), ..Checked::default() });
@@ -140,8 +140,8 @@ impl Leader {
         }
     }
 
-    pub(super) fn answered<A: Serialize>(&mut self, by: &Asked, answered: Result<A, String>) {
-        let answer = answered.and_then(|answer| written(&answer));
+    pub(super) fn answered<A: Serialize>(&mut self, by: &Asked, answered: Result<A, Failure>) {
+        let answer = answered.and_then(|answer| Ok(written(&answer)?));
         self.questions(QuestionEvent::Answered { by: by.clone(), answer });
     }
 
@@ -149,8 +149,9 @@ impl Leader {
         self.answered(by, Ok(answer));
     }
 
-    pub(super) fn answer_error(&mut self, by: &Asked, text: &str) {
-        self.questions(QuestionEvent::Answered { by: by.clone(), answer: Err(text.to_owned()) });
+    pub(super) fn answer_error(&mut self, by: &Asked, failure: impl Into<Failure>) {
+        let answer = Err(failure.into());
+        self.questions(QuestionEvent::Answered { by: by.clone(), answer });
     }
 
     /// The log takes nothing: those whose operations wait for it hear that now. What they asked for
@@ -162,19 +163,25 @@ impl Leader {
     }
 
     /// The result of a job that has ended; its parts follow as transfers.
-    pub(super) fn result_answer(&mut self, by: &Asked, job_id: JobId) -> Result<WireFrame, String> {
-        let unknown = || OperateError::Unknown { job: job_id }.to_string();
+    pub(super) fn result_answer(
+        &mut self,
+        by: &Asked,
+        job_id: JobId,
+    ) -> Result<WireFrame, Failure> {
+        let unknown = || OperateError::Unknown { job: job_id };
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
             return Err(format!(
                 "job {job_id} has not ended: {left} of its {} workers have not: wait for them, or look at `heft status`",
                 job.children.len()
-            ));
+            )
+            .into());
         }
         if !job.has_ended() {
             return Err(format!(
                 "job {job_id} has not ended: wait for it, or look at `heft status`"
-            ));
+            )
+            .into());
         }
         let returned = outcome::returned(job);
         let lost = returned.map(|result| self.lost_parts(result)).unwrap_or_default();
@@ -309,7 +316,7 @@ impl Leader {
         let fill = self.relay.fill();
         let datasets = match self.broker.state().dataset_count() {
             0 => "",
-            _ => "remove unneeded datasets (`heft dataset HOST:PORT rm`), ",
+            _ => "remove unneeded datasets (`heft dataset rm`), ",
         };
         Some(format!(
             "{waits}{} of {} are free, and {} are reserved for the log and for results \
@@ -323,7 +330,7 @@ impl Leader {
         ))
     }
 
-    fn dlq_ls(&self, question: &ask::DlqLs) -> Result<DeadPage, String> {
+    fn dlq_ls(&self, question: &ask::DlqLs) -> Result<DeadPage, Failure> {
         let limit = question.limit.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
         let mut dead = self.broker.state().dead();
@@ -334,7 +341,7 @@ impl Leader {
         Ok(DeadPage { jobs, more: dead.next().is_some() })
     }
 
-    fn dlq_show(&self, id: JobId) -> Result<DeadShown, String> {
+    fn dlq_show(&self, id: JobId) -> Result<DeadShown, Failure> {
         let job = self.broker.state().job(id).filter(|job| matches!(job.phase, Phase::Dead { .. }));
         let job = job.ok_or_else(|| not_dead(id))?;
         let history = job.history.iter().map(|note| FailedAttempt {
@@ -376,6 +383,6 @@ impl From<core::event::WorkerClass> for WorkerClass {
     }
 }
 
-fn not_dead(job: JobId) -> String {
-    OperateError::NotDead { job }.to_string()
+fn not_dead(job: JobId) -> Failure {
+    OperateError::NotDead { job }.into()
 }

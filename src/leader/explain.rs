@@ -2,11 +2,11 @@
 //! "Questions").
 
 use super::Leader;
-use crate::answers::LISTED_MAX;
 use crate::answers::{
     DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
     Verdict, Waits, WaitsFor,
 };
+use crate::answers::{Failure, LISTED_MAX};
 use crate::core;
 use crate::core::action::OperateError;
 use crate::core::explain::{self, Explanation, Named, Seen};
@@ -17,8 +17,8 @@ use crate::core::record::{AttemptEnd, Lack};
 
 impl Leader {
     /// Why a job is where it is, worker by worker.
-    pub(super) fn explain(&self, job: JobId) -> Result<Explained, String> {
-        let unknown = || OperateError::Unknown { job }.to_string();
+    pub(super) fn explain(&self, job: JobId) -> Result<Explained, Failure> {
+        let unknown = || OperateError::Unknown { job };
         let Explanation { job, run, client, key, phase, policy, datasets, waits, ahead, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
         let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));

@@ -113,7 +113,7 @@ fn apart(child: &Job, address: &str) -> String {
     let ok = matches!(child.phase, Phase::Done { ending: Ending::Returned { ok: true, .. }, .. });
     let status = if ok { JobStatus::Ok } else { JobStatus::Failed };
     let mut result = JobResult::new(child.id().0, "", "", status);
-    result.stderr = format!("heft: kept apart: `heft result get {address} {}`", child.id());
+    result.stderr = format!("heft: kept apart: `heft result get -l {address} {}`", child.id());
     let result = json!({
         "JobId": result.job_id, "Status": result.status.as_str(), "Stdout": "", "Stderr": result.stderr, "OutputArchive": null,
     });

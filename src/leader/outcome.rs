@@ -131,7 +131,7 @@ pub(super) fn without_parts(whole: Summed, address: &str) -> Summed {
     }
     let note = format!(
         "\nheft: {} did not fit this connection's frames of {} bytes and is kept at the leader: fetch it with `heft \
-         result get {address} {} --out DIR`",
+         result get -l {address} {} --out DIR`",
         parts.join(", "),
         chunking::limits::FRAME_BODY_BYTES_MAX,
         result.job_id
@@ -147,7 +147,7 @@ pub(super) fn with_results_apart(whole: Summed, job: JobId, address: &str) -> Su
     let Ok(mut result) = JobResult::parse(&whole) else { return whole };
     result.stderr.push_str(&format!(
         "\nheft: results that exceed this connection's frames of {} bytes are kept at the leader: \
-         fetch the results of all workers with `heft result get {address} {job} --out DIR`",
+         fetch the results of all workers with `heft result get -l {address} {job} --out DIR`",
         chunking::limits::FRAME_BODY_BYTES_MAX
     ));
     result.to_json().into()
@@ -229,7 +229,7 @@ pub(super) fn cut_down(job: &Job, whole: &[u8], address: &str) -> impl Iterator<
 fn with_note(job: &Job, mut result: JobResult, left_out: &[String], address: &str) -> Summed {
     result.stderr.push_str(&format!(
         "\nheft: {} did not fit a frame of {} bytes and is kept at the leader: fetch the whole result with `heft result get \
-         {address} {} --out DIR`",
+         -l {address} {} --out DIR`",
         left_out.join(", "),
         chunking::limits::FRAME_BODY_BYTES_MAX,
         job.id()

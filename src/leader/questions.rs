@@ -70,7 +70,7 @@ pub(super) enum QuestionEvent {
     /// The part of the leader that was asked answers.
     Answered {
         by: Asked,
-        answer: Result<Value, String>,
+        answer: Result<Value, Failure>,
     },
     /// An answer does not fit its frames.
     DoesNotFit {
@@ -186,7 +186,7 @@ impl Questions {
                      unless the leader stops first; see `heft status`"
                 );
                 for (_, by) in std::mem::take(&mut self.operations) {
-                    self.answer(by, Err(text.clone()));
+                    self.answer(by, Err(text.clone().into()));
                 }
             }
             QuestionEvent::Tick(now) => {
@@ -225,11 +225,11 @@ impl Questions {
                 "{waiting} questions of this connection wait for their answers; the limit is \
                  {QUESTIONS_WAITING_MAX}: ask again when some have arrived"
             );
-            return self.fail(by, &text);
+            return self.fail(by, text);
         }
         let question = match Question::read(&by.verb, json) {
             Ok(question) => question,
-            Err(text) => return self.fail(by, &text),
+            Err(text) => return self.fail(by, text),
         };
         if counts(&by) {
             *self.waiting.entry(by.conn).or_default() += 1;
@@ -244,8 +244,12 @@ impl Questions {
             Question::Cancel(ask::Cancel { job_id }) => {
                 self.operate(Some(by), Operation::Cancel { job: JobId(job_id), by: peer });
             }
-            Question::BlobGc(_) if !self.durable => self.answer(by, Err(nothing_to("collect"))),
-            Question::BlobVerify(_) if !self.durable => self.answer(by, Err(nothing_to("verify"))),
+            Question::BlobGc(_) if !self.durable => {
+                self.answer(by, Err(nothing_to("collect").into()))
+            }
+            Question::BlobVerify(_) if !self.durable => {
+                self.answer(by, Err(nothing_to("verify").into()))
+            }
             Question::BlobGc(ask::BlobGc { dry_run }) => {
                 if !dry_run {
                     // Files that wait to be reused also count as orphans.
@@ -289,7 +293,7 @@ impl Questions {
             Ok(Operated::Purged { jobs }) => {
                 self.answer_with::<ask::DlqPurge>(by, &Purged { purged: jobs as u64 });
             }
-            Err(error) => self.answer(by, Err(error.to_string())),
+            Err(error) => self.answer(by, Err(error.into())),
         }
     }
 
@@ -307,15 +311,15 @@ impl Questions {
             (Err(error), Lister::Own) => {
                 warn!("cannot look for orphaned files: {error}")
             }
-            (Err(error), Lister::Asked { by, .. }) => self.answer(by, Err(error)),
+            (Err(error), Lister::Asked { by, .. }) => self.answer(by, Err(error.into())),
         }
     }
 
     fn answer_with<Q: Ask>(&mut self, by: Asked, answer: &Q::Answer) {
-        self.answer(by, written(answer));
+        self.answer(by, written(answer).map_err(Failure::from));
     }
 
-    fn answer(&mut self, by: Asked, answer: Result<Value, String>) {
+    fn answer(&mut self, by: Asked, answer: Result<Value, Failure>) {
         if counts(&by)
             && let Some(waiting) = self.waiting.get_mut(&by.conn)
         {
@@ -329,13 +333,14 @@ impl Questions {
                 let parts = answer_frames::parts(answer);
                 self.actions.push_back(QuestionAction::Send { by, parts });
             }
-            Err(text) => self.fail(by, &text),
+            Err(failure) => self.fail(by, failure),
         }
     }
 
-    fn fail(&mut self, by: Asked, text: &str) {
-        let error = text.chars().take(ERROR_CHARS_MAX).collect();
-        let json = serde_json::to_string(&Failure { error }).unwrap_or_default();
+    fn fail(&mut self, by: Asked, failure: impl Into<Failure>) {
+        let Failure { error, code } = failure.into();
+        let error = error.chars().take(ERROR_CHARS_MAX).collect();
+        let json = serde_json::to_string(&Failure { error, code }).unwrap_or_default();
         self.actions.push_back(QuestionAction::Fail { by, json });
     }
 }
@@ -358,6 +363,17 @@ fn one_of(which: &Which) -> Option<JobId> {
     match which {
         Which::One(job) => Some(JobId(*job)),
         Which::All => None,
+    }
+}
+
+impl From<OperateError> for Failure {
+    fn from(error: OperateError) -> Self {
+        match error {
+            OperateError::Unknown { .. } | OperateError::NotDead { .. } => {
+                Failure::not_found(error.to_string())
+            }
+            OperateError::Ended { .. } | OperateError::Part { .. } => error.to_string().into(),
+        }
     }
 }
 
@@ -417,8 +433,7 @@ mod tests {
         let answer = json!({ "phase": "queued" });
         questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Ok(answer.clone()) });
         assert_eq!(actions(&mut questions), [sent(&by, &answer)]);
-        questions
-            .handle(QuestionEvent::Answered { by: by.clone(), answer: Err("unknown".to_owned()) });
+        questions.handle(QuestionEvent::Answered { by: by.clone(), answer: Err("unknown".into()) });
         assert_eq!(actions(&mut questions), [failed(&by, "unknown")]);
         questions.handle(QuestionEvent::DoesNotFit { by: by.clone() });
         assert_eq!(
@@ -498,8 +513,7 @@ mod tests {
             ask(&mut questions, &result, &json!({ "job_id": JOB }));
         }
         assert_eq!(actions(&mut questions).len(), 4);
-        questions
-            .handle(QuestionEvent::Answered { by: result, answer: Err("not ended".to_owned()) });
+        questions.handle(QuestionEvent::Answered { by: result, answer: Err("not ended".into()) });
         ask(&mut questions, &over, &which);
         assert!(
             matches!(

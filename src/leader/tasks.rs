@@ -342,11 +342,13 @@ impl Leader {
             }
             Task::Stage { job } => self.stage(job),
             Task::Answer { by, job } => {
-                let answer = self.result_answer(&by, job);
-                if let Err(text) = &answer {
-                    self.answer_error(&by, text);
-                }
-                let posting = answer.ok().map(|frame| Posting { frame, memory: Memory::Own });
+                let posting = match self.result_answer(&by, job) {
+                    Ok(frame) => Some(Posting { frame, memory: Memory::Own }),
+                    Err(failure) => {
+                        self.answer_error(&by, failure);
+                        None
+                    }
+                };
                 self.send_posted(by.conn, bytes, posting, None);
             }
         }

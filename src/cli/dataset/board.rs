@@ -39,7 +39,7 @@ pub(super) struct Board {
 
 impl Board {
     pub(super) fn new(cache_id: &str, progress: Progress, output: Output) -> Self {
-        let only_troubles = output == Output::Json;
+        let only_troubles = !output.is_for_people();
         let about = ("cache_id", cache_id.to_owned());
         let mut teller = Teller::new(about, cache_id.to_owned(), progress, only_troubles);
         teller.set_head("reading files");

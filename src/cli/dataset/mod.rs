@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::exit::FAILED;
+use super::output::{self, OUTPUT_VARIABLE};
 use super::progress::Progress;
 use super::submit::CompressChoice;
-use super::{Output, Reach, print, print_json, time_limit};
+use super::{Output, Reach, Rows, time_limit};
 use crate::answers::ask;
 use crate::client::Answered;
 use crate::client::dataset::{TARGET_ALL, Wait};
@@ -46,17 +47,17 @@ If no worker matches --target, put reports that at once and the leader stores th
 Exit codes: 0 enough workers have it, 1 a worker FAILED or --wait was not reached, 2 invalid command line or file, 3 the leader refused it
 or cannot be reached, 4 --timeout ran out, 130 interrupted.";
 
+/// What is listed.
+const DATASETS: Rows = Rows { list: "sets", id: "cache_id" };
+
 /// Manage datasets: files shared by many jobs
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DatasetArgs {
-    /// Leader address.
-    #[arg(value_name = "HOST:PORT")]
-    leader: String,
     #[command(subcommand)]
     what: What,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
@@ -147,18 +148,21 @@ pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
+    let leader = args.reach.leader().await?;
     let client = match &args.what {
-        What::Verify { .. } => args.reach.asking_for_long(&args.leader).await?,
+        What::Verify { .. } => args.reach.asking_for_long(&leader).await?,
         What::Put(_) | What::Ls | What::Status { .. } | What::Rm { .. } | What::Push { .. } => {
-            args.reach.asking(&args.leader).await?
+            args.reach.asking(&leader).await?
         }
     };
     let id_of = |id: &CacheId| id.as_str().to_owned();
+    let mut rows = None;
     let (json, text, good) = match &args.what {
         // Handled by the caller: it is more than one question.
         What::Put(_) => return Ok(ExitCode::SUCCESS),
         What::Ls => {
             let Answered { answer, json } = client.ask(&ask::DatasetLs {}).await?;
+            rows = Some(DATASETS);
             (json, show::list(&answer), true)
         }
         What::Status { id } => {
@@ -180,13 +184,10 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
         What::Push { id, target } => {
             let question = ask::DatasetPush { cache_id: id_of(id), target: target.clone() };
             let Answered { answer, json } = client.ask(&question).await?;
-            (json, show::pushed(id.as_str(), &answer, &args.leader), true)
+            (json, show::pushed(id.as_str(), &answer, &leader), true)
         }
     };
     client.close().await;
-    match args.output {
-        Output::Json => print_json(&json)?,
-        Output::Table => print(text.as_bytes())?,
-    }
+    output::show(args.output, &json, rows, || text)?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

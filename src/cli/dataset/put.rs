@@ -11,8 +11,10 @@ use super::board::Board;
 use super::{DatasetArgs, PutArgs};
 use crate::answers::{WorkerRow, ask};
 use crate::cli::exit::{FAILED, INTERRUPTED, code_of};
+use crate::cli::output::{print_id, with_code};
+use crate::cli::reach::Leader;
 use crate::cli::table::{Side, Table};
-use crate::cli::{Output, print, print_json, say};
+use crate::cli::{Output, note, print, print_json, say};
 use crate::client::Client;
 use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
 use crate::core::dataset::TARGET_NONE;
@@ -23,8 +25,9 @@ use crate::units::{ByteSize, Count};
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<ExitCode> {
+    let leader = args.reach.leader().await?;
     let ended = tokio::select! {
-        ended = put_and_watch(args, what) => ended,
+        ended = put_and_watch(args, what, &leader) => ended,
         _ = tokio::signal::ctrl_c() => {
             say("interrupted: the leader keeps all received pieces; repeat the same put to resume \
                  it");
@@ -56,20 +59,34 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
                 | PutError::Part { .. }
                 | PutError::TimedOut { .. } => "",
             };
-            let shown = format!("{error}{hint}");
-            if args.output == Output::Json {
-                print_json(&failure(what, &error, &shown))?;
-                return Ok(ExitCode::from(code_of(&error.into())));
+            let said = match &error {
+                PutError::Client(error) => leader.blame(error.clone()).to_string(),
+                PutError::Scan(_)
+                | PutError::Source(_)
+                | PutError::Refused { .. }
+                | PutError::Part { .. }
+                | PutError::TimedOut { .. } => error.to_string(),
+            };
+            let shown = format!("{said}{hint}");
+            let failure = failure(what, &error, &shown);
+            let error = anyhow::Error::from(error);
+            let code = code_of(&error);
+            match args.output {
+                Output::Json | Output::Jsonl => print_json(&with_code(failure, code))?,
+                Output::Table | Output::Quiet => say(&shown),
             }
-            say(&shown);
-            Ok(ExitCode::from(code_of(&error.into())))
+            Ok(ExitCode::from(code))
         }
     }
 }
 
 /// Puts the dataset, and asks the leader beside it how workers fare, where somebody wants to see
 /// that.
-async fn put_and_watch(args: &DatasetArgs, what: &PutArgs) -> Result<PutReport, PutError> {
+async fn put_and_watch(
+    args: &DatasetArgs,
+    what: &PutArgs,
+    leader: &Leader,
+) -> Result<PutReport, PutError> {
     let options = args.reach.options("");
     let mut spec = DatasetSpec::of(what.id.clone(), what.paths.clone())
         .target(what.target.clone())
@@ -80,22 +97,22 @@ async fn put_and_watch(args: &DatasetArgs, what: &PutArgs) -> Result<PutReport, 
         spec = spec.timeout(timeout.0);
     }
     let board = RefCell::new(Board::new(what.id.as_str(), what.progress, args.output));
-    let putting = put(&args.leader, spec, &options, |event| board.borrow_mut().take(&event));
+    let putting = put(leader.address(), spec, &options, |event| board.borrow_mut().take(&event));
     let ended = tokio::select! {
         ended = putting => ended,
-        () = watch(args, what, &board) => Err(PutError::Client(crate::client::ClientError::Closed)),
+        () = watch(args, what, leader, &board) => Err(PutError::Client(crate::client::ClientError::Closed)),
     };
     board.borrow_mut().clear();
     ended
 }
 
 /// Never ends: it says what it finds, and that it finds nothing is no reason to stop the put.
-async fn watch(args: &DatasetArgs, what: &PutArgs, board: &RefCell<Board>) {
+async fn watch(args: &DatasetArgs, what: &PutArgs, leader: &Leader, board: &RefCell<Board>) {
     let (is_on, shows_workers) = {
         let board = board.borrow();
         (board.is_on(), board.shows_workers())
     };
-    if is_on && let Ok(client) = args.reach.asking(&args.leader).await {
+    if is_on && let Ok(client) = args.reach.asking(leader).await {
         if what.target != TARGET_NONE && is_for_nobody(&client, &what.target).await {
             let note = format!(
                 "no connected worker matches {}: the leader will keep {} for workers that join \
@@ -131,15 +148,16 @@ fn is_target(worker: &WorkerRow, target: &str) -> bool {
 fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
     match args.output {
         Output::Table => print(text(what, report).as_bytes())?,
-        Output::Json => {
+        Output::Json | Output::Jsonl => {
             let status = if report.enough { "OK" } else { "FAILED" };
             let mut object = members(what, report);
             object.insert("status".to_owned(), json!(status));
             print_json(&Value::Object(object))?;
         }
+        Output::Quiet => print_id(what.id.as_str())?,
     }
     if report.spread.targets == 0 && what.target != TARGET_NONE {
-        say(&format!(
+        note(&format!(
             "no worker matches {}: the leader keeps {} for workers that join later (if this is \
              intended, use `--target none`)",
             what.target, what.id

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::answers::{DatasetPage, DatasetShown, Inspected, Pushed, Removed};
+use crate::cli::reach::Leader;
 use crate::cli::table::{Side, Table, said, text};
 use crate::cli::{about, printable};
 use crate::model::CacheStatus;
@@ -156,7 +157,7 @@ pub(super) fn verified(id: &str, inspected: &Inspected) -> (String, bool) {
 }
 
 /// The answer to `dataset.push`.
-pub(super) fn pushed(id: &str, pushed: &Pushed, leader: &str) -> String {
+pub(super) fn pushed(id: &str, pushed: &Pushed, leader: &Leader) -> String {
     let held = match pushed.held {
         0 => String::new(),
         held => format!(", {held} have it already"),
@@ -164,8 +165,8 @@ pub(super) fn pushed(id: &str, pushed: &Pushed, leader: &str) -> String {
     match pushed.targets {
         0 => format!("no worker matches, so {id} stays where it is\n"),
         targets => format!(
-            "pushing {id} to {targets} workers{held}: see progress with `heft dataset {leader} \
-             status {id}`\n"
+            "pushing {id} to {targets} workers{held}: see progress with `{} {id}`\n",
+            leader.command("dataset status")
         ),
     }
 }
@@ -237,8 +238,11 @@ m: 2 packs at the leader are intact, 1 are damaged; 1 workers checked, 1 found d
             removed("m", &read(&json!({"removed": true, "bytes": 1024}))),
             "m removed, 1 KiB; workers free their disks\n"
         );
-        assert!(pushed("m", &read(&json!({"targets": 0})), "l:1").starts_with("no worker"));
-        let text = pushed("m", &read(&json!({"targets": 2, "held": 1})), "l:1");
-        assert!(text.starts_with("pushing m to 2 workers, 1 have it already: "), "{text}");
+        let leader = Leader::named("l:1");
+        assert!(pushed("m", &read(&json!({"targets": 0})), &leader).starts_with("no worker"));
+        let text = pushed("m", &read(&json!({"targets": 2, "held": 1})), &leader);
+        let expected = "pushing m to 2 workers, 1 have it already: see progress with `heft dataset \
+                        status -l l:1 m`\n";
+        assert_eq!(text, expected);
     }
 }

@@ -443,9 +443,9 @@ impl Step<'_> {
         let text = format!(
             "a classic worker does not overwrite files. Of {} files it says \"{}\": the content of \
              files that existed before is unknown, so {cache} is not held there; remove the \
-             directory {cache} in its cache and push the dataset again (`heft dataset HOST:PORT \
-             push {cache}`), or put it under another CacheId, or run a heft worker with \
-             --cache-only beside it",
+             directory {cache} in its cache and push the dataset again (`heft dataset push \
+             {cache}`), or put it under another CacheId, or run a heft worker with --cache-only \
+             beside it",
             what.files, result.message
         );
         CachePutResult::failed(cache.as_str(), text)

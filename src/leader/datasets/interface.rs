@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::BlobId;
 use super::classic_put::ReceivedPut;
+use crate::answers::Failure;
 use crate::answers::ask::Question;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
@@ -123,7 +124,7 @@ pub(in crate::leader) enum DatasetAction {
     /// Send a classic worker a dataset whole.
     SendDataset { conn: ConnId, version: Uuid, payload: Bytes },
     /// Answer an operator who asked.
-    Answer { to: Asked, answer: Result<Value, String> },
+    Answer { to: Asked, answer: Result<Value, Failure> },
     /// Tell the broker something, or propose a record to it.
     Tell(Event),
     /// A classic worker is to have this agent; then [`DatasetEvent::AgentChanged`].

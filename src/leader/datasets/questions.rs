@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use super::held::{AtWorker, NotHeld};
 use super::{BlobId, DatasetAction, Says, Step};
-use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
     self, AtWorkerState, DatasetPage, DatasetRow, DatasetShown, FileRow, Inspected, Pushed, PutRow,
     Removed, WorkerInspected,
 };
+use crate::answers::{Failure, LISTED_MAX};
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, WorkerId};
@@ -57,13 +57,13 @@ impl Step<'_> {
         }
     }
 
-    fn answer<A: Serialize>(&mut self, to: Asked, answer: Result<A, String>) {
-        let answer = answer.and_then(|answer| written(&answer));
+    fn answer<A: Serialize>(&mut self, to: Asked, answer: Result<A, Failure>) {
+        let answer = answer.and_then(|answer| Ok(written(&answer)?));
         self.act(DatasetAction::Answer { to, answer });
     }
 
-    fn answer_error(&mut self, to: Asked, text: String) {
-        self.act(DatasetAction::Answer { to, answer: Err(text) });
+    fn answer_error(&mut self, to: Asked, failure: impl Into<Failure>) {
+        self.act(DatasetAction::Answer { to, answer: Err(failure.into()) });
     }
 
     /// `dataset.status`: the answer waits for the manifest, if that is being read.
@@ -89,7 +89,8 @@ impl Step<'_> {
                 Some(job) => Err(format!(
                     "{} holds the inputs of job {job} and is removed with it: cancel the job",
                     dataset.cache
-                )),
+                )
+                .into()),
                 None => Ok(dataset.cache.clone()),
             }
         });
@@ -107,7 +108,7 @@ impl Step<'_> {
         match self.dataset_asked(cache_id) {
             Ok(_) if self.datasets.pack_index.is_listing() => self.answer_error(
                 by,
-                "the leader is still reading its stored datasets: ask again in a moment".to_owned(),
+                "the leader is still reading its stored datasets: ask again in a moment",
             ),
             Ok(dataset) => self.dataset_verify(by, &dataset),
             Err(text) => self.answer_error(by, text),
@@ -115,7 +116,7 @@ impl Step<'_> {
     }
 
     /// The dataset that a question names.
-    fn dataset_asked(&self, cache_id: &str) -> Result<Arc<Dataset>, String> {
+    fn dataset_asked(&self, cache_id: &str) -> Result<Arc<Dataset>, Failure> {
         let cache = CacheId::parse(cache_id).map_err(|error| error.to_string())?;
         let known = self.facts.dataset(&cache);
         known.ok_or_else(|| not_kept(&cache))
@@ -261,7 +262,7 @@ impl Step<'_> {
     }
 
     /// `dataset.push`.
-    fn dataset_push(&mut self, cache_id: &str, target: Option<String>) -> Result<Pushed, String> {
+    fn dataset_push(&mut self, cache_id: &str, target: Option<String>) -> Result<Pushed, Failure> {
         let dataset = self.dataset_asked(cache_id)?;
         let target = target.unwrap_or_else(|| dataset.target.to_string());
         worker_patterns(&target).map_err(|error| format!("the target: {error}"))?;
@@ -401,6 +402,7 @@ impl Step<'_> {
     }
 }
 
-fn not_kept(cache: &CacheId) -> String {
-    format!("dataset {cache} is unknown here: `heft dataset HOST:PORT ls` lists all datasets")
+fn not_kept(cache: &CacheId) -> Failure {
+    let text = format!("dataset {cache} is unknown here: `heft dataset ls` lists all datasets");
+    Failure::not_found(text)
 }

@@ -442,7 +442,9 @@ fn brief(action: &DatasetAction) -> Option<String> {
         DatasetAction::AskClassic { conn } => format!("to {conn}: do you know CachePut?"),
         DatasetAction::SendDataset { conn, .. } => format!("to {conn}: the dataset in one frame"),
         DatasetAction::Answer { answer: Ok(answer), .. } => format!("answer {answer}"),
-        DatasetAction::Answer { answer: Err(text), .. } => format!("no answer: {text}"),
+        DatasetAction::Answer { answer: Err(failure), .. } => {
+            format!("no answer: {}", failure.error)
+        }
         DatasetAction::Tell(Event::PutDataset { dataset } | Event::Staged { dataset, .. }) => {
             format!("commit {}", dataset.cache)
         }

@@ -252,7 +252,7 @@ impl Relay {
         let why = self.config.disk_reserve.why_short(blob.class(), space, bytes);
         let waiting = match blob.class() {
             Class::Upload if self.blobs.values().any(Blob::is_dataset) => {
-                "waiting for jobs to end, for datasets to be removed (`heft dataset HOST:PORT rm`), or for space to be freed there"
+                "waiting for jobs to end, for datasets to be removed (`heft dataset rm`), or for space to be freed there"
             }
             Class::Upload => "waiting for jobs to end, or for space to be freed there",
             Class::Result => {
@@ -484,7 +484,7 @@ mod tests {
                 relay.expect(id, open, ChunkPlan::new(size, CHUNK_BYTES_MAX).unwrap(), true);
             }
             let why = relay.why_no_room(Uuid::from_u128(2)).unwrap();
-            assert_eq!(why.contains("`heft dataset HOST:PORT rm`"), is_named, "{why}");
+            assert_eq!(why.contains("`heft dataset rm`"), is_named, "{why}");
         }
     }
 

@@ -119,7 +119,7 @@ fn questions_are_answered_at_once_or_when_those_that_know_have_spoken() {
     let unknown = bench.ask(ask::DatasetRm::VERB, rm());
     assert_eq!(
         unknown,
-        ["no answer: dataset set is unknown here: `heft dataset HOST:PORT ls` lists all datasets"]
+        ["no answer: dataset set is unknown here: `heft dataset ls` lists all datasets"]
     );
     bench.keep(&one, 10, 20, &["one"]);
     bench.worker(100, &[("set", one.digest())]);

@@ -1,0 +1,182 @@
+//! `heft workers`: the workers that a leader knows. They are part of what `heft status` shows.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::exit::{NotFound, Usage};
+use super::output::{self, OUTPUT_VARIABLE};
+use super::status::{lacking, workers_table};
+use super::suggest::did_you_mean;
+use super::table::{said, text, yes_or_no};
+use super::{Output, Reach, Rows, about};
+use crate::answers::{LISTED_MAX, Status, WorkerRow};
+use crate::client::Answered;
+
+const EXAMPLES: &str = "Examples:
+  heft workers ls
+  heft workers ls -o quiet
+  heft workers show gpu-7
+
+A worker is named by its id or by its name.";
+
+/// What is listed.
+const WORKERS: Rows = Rows { list: "workers", id: "id" };
+
+/// Show the workers of a leader
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct WorkersArgs {
+    #[command(subcommand)]
+    what: What,
+    /// Output format.
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t, global = true)]
+    output: Output,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the workers.
+    Ls,
+    /// Show a worker.
+    Show {
+        /// Its id or name.
+        worker: String,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
+    super::block_on(look(args))
+}
+
+async fn look(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
+    let status = args.reach.status().await?;
+    match &args.what {
+        What::Ls => {
+            let table = || {
+                let workers = &status.answer.workers;
+                let table = workers_table(workers).render();
+                let lacks: String = workers.iter().filter_map(lacking).collect();
+                if table.is_empty() { "no workers\n".to_owned() } else { table + &lacks }
+            };
+            output::show(args.output, &part(&status, "workers"), Some(WORKERS), table)?;
+        }
+        What::Show { worker } => {
+            let (found, json) = find(&status, worker)?;
+            output::show(args.output, json, None, || shown(found))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One of the lists of a status, as the leader wrote it, and whether it may be longer.
+pub(super) fn part(status: &Answered<Status>, list: &str) -> Value {
+    let rows = status.json.get(list).cloned().unwrap_or_else(|| json!([]));
+    let is_full = rows.as_array().is_some_and(|rows| rows.len() >= LISTED_MAX);
+    json!({ list: rows, "more": is_full })
+}
+
+/// The worker of this id, or the only one of this name.
+fn find<'a>(
+    status: &'a Answered<Status>,
+    wanted: &str,
+) -> anyhow::Result<(&'a WorkerRow, &'a Value)> {
+    let rows = status.json.get("workers").and_then(Value::as_array).into_iter().flatten();
+    let workers: Vec<_> = status.answer.workers.iter().zip(rows).collect();
+    let by_id = workers.iter().find(|(worker, _)| worker.id == wanted);
+    let is_named = |worker: &WorkerRow| worker.name.as_deref() == Some(wanted);
+    let named: Vec<_> = workers.iter().copied().filter(|(worker, _)| is_named(worker)).collect();
+    match (by_id.copied(), named.as_slice()) {
+        (Some(found), _) => Ok(found),
+        (None, [found]) => Ok(*found),
+        (None, []) => {
+            let names = workers.iter().filter_map(|(worker, _)| worker.name.as_deref());
+            let hint = did_you_mean(wanted, names);
+            Err(NotFound(format!(
+                "the leader knows no worker {wanted:?}{hint}: `heft workers ls` lists all"
+            ))
+            .into())
+        }
+        (None, several) => Err(Usage(format!(
+            "{} workers are called {wanted:?}: name one by its id",
+            several.len()
+        ))
+        .into()),
+    }
+}
+
+fn shown(worker: &WorkerRow) -> String {
+    let share = worker.cpu_permille.map(|share| format!("{}.{} %", share / 10, share % 10));
+    let mut patterns = worker.patterns.join(" ");
+    if worker.patterns_more > 0 {
+        patterns.push_str(&format!(" and {} more", worker.patterns_more));
+    }
+    let lines = [
+        ("worker", text(&worker.id)),
+        ("name", said(worker.name.as_ref())),
+        ("class", text(worker.class.as_str())),
+        ("connected", yes_or_no(worker.connected)),
+        ("credit", worker.credit.to_string()),
+        ("running", worker.running.to_string()),
+        ("returning", worker.returning.to_string()),
+        ("cpu", said(share)),
+        ("patterns", text(&patterns)),
+        (
+            "lacks",
+            said(worker.lacks.as_ref().map(|lacks| {
+                format!("{}, {} ago", lacks.what, about(Duration::from_secs(lacks.ago_ms / 1000)))
+            })),
+        ),
+    ];
+    lines.map(|(label, what)| format!("{label:<9} {what}\n")).concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::exit::{NOT_FOUND, USAGE, code_of};
+
+    fn status(json: Value) -> Answered<Status> {
+        Answered { answer: serde_json::from_value(json.clone()).unwrap(), json }
+    }
+
+    #[test]
+    fn a_worker_is_found_by_its_id_or_by_a_name_that_only_it_has() {
+        let status = status(json!({"workers": [
+            {"id": "w-1", "name": "gpu", "new": 1}, {"id": "w-2", "name": "gpu"}, {"id": "w-3", "name": "host-3"},
+        ]}));
+        let id = |wanted| find(&status, wanted).map(|(worker, _)| worker.id.clone());
+        assert_eq!((id("w-2").unwrap(), id("host-3").unwrap()), ("w-2".into(), "w-3".into()));
+        assert_eq!(find(&status, "w-1").unwrap().1["new"], 1, "as the leader wrote it");
+        let error = id("gpu").unwrap_err();
+        assert_eq!((code_of(&error), error.to_string().contains("2 workers")), (USAGE, true));
+        let error = id("host-4").unwrap_err();
+        assert_eq!(code_of(&error), NOT_FOUND);
+        assert!(error.to_string().contains("did you mean \"host-3\"?"), "{error}");
+    }
+
+    #[test]
+    fn a_worker_is_shown_line_by_line() {
+        let worker = json!({"id": "w-1", "name": null, "class": "heft", "patterns": ["a", "b"], "patterns_more": 3, "credit": 4,
+                            "running": 2, "returning": 1, "cpu_permille": 253, "connected": true,
+                            "lacks": {"what": "room", "ago_ms": 61_500}});
+        let expected = "\
+worker    w-1
+name      -
+class     heft
+connected yes
+credit    4
+running   2
+returning 1
+cpu       25.3 %
+patterns  a b and 3 more
+lacks     room, 1m1s ago
+";
+        assert_eq!(shown(&serde_json::from_value(worker).unwrap()), expected);
+    }
+}
