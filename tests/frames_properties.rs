@@ -11,10 +11,10 @@ use chunking::frame::Trailers;
 use chunking::message::{
     self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
     Features, Follow, FollowFlags, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold,
-    HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES, Open,
-    OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress, Purpose,
-    Put, PutFlags, Reason, Received, Refused, Release, Settled, Spread, SpreadStage, Stage,
-    Standing, Start, Stream, Submitted, Text, Verdict, Void, Welcome,
+    HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES,
+    Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress,
+    Purpose, Put, PutFlags, Reason, Received, Refused, Release, Settled, Spread, SpreadStage,
+    Stage, Standing, Start, Stream, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,

@@ -26,6 +26,7 @@ enum Command {
     Blob(cli::blob::BlobArgs),
     Dataset(cli::dataset::DatasetArgs),
     Explain(cli::explain::ExplainArgs),
+    Job(cli::job::JobArgs),
     Cancel(cli::cancel::CancelArgs),
     Result(cli::result::ResultArgs),
     Client(cli::client::ClientArgs),
@@ -47,6 +48,7 @@ impl Command {
             | Command::Blob(_)
             | Command::Dataset(_)
             | Command::Explain(_)
+            | Command::Job(_)
             | Command::Cancel(_)
             | Command::Result(_)
             | Command::Client(_)
@@ -73,6 +75,7 @@ pub fn run() -> ExitCode {
         Command::Blob(args) => cli::blob::run(args),
         Command::Dataset(args) => cli::dataset::run(args),
         Command::Explain(args) => cli::explain::run(args),
+        Command::Job(args) => cli::job::run(args),
         Command::Cancel(args) => cli::cancel::run(args),
         Command::Result(args) => cli::result::run(args),
         Command::Client(args) => cli::client::run(args),

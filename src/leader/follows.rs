@@ -217,7 +217,8 @@ impl Follows {
             FollowEvent::Wanted { by, follow, standing } => self.wanted(now, by, &follow, standing),
             FollowEvent::Moved { by, follow } => self.moved(by, &follow),
             FollowEvent::Stands { job, standing } => {
-                let all: Vec<FollowId> = self.of_job.get(&job).into_iter().flatten().copied().collect();
+                let all: Vec<FollowId> =
+                    self.of_job.get(&job).into_iter().flatten().copied().collect();
                 all.into_iter().for_each(|by| self.stands(now, by, standing.clone()));
             }
             FollowEvent::Said { conn, id, payload } => self.said(conn, id, payload),
@@ -241,7 +242,8 @@ impl Follows {
             // It has ended here already.
             return;
         }
-        let of_conn = |conn| FollowId { conn, id: Uuid::nil() }..=FollowId { conn, id: Uuid::max() };
+        let of_conn =
+            |conn| FollowId { conn, id: Uuid::nil() }..=FollowId { conn, id: Uuid::max() };
         let refusal = if self.follows.len() >= FOLLOWS_MAX {
             Some(format!(
                 "{FOLLOWS_MAX} outputs of jobs are followed at this leader, which is the limit: try \
@@ -256,7 +258,8 @@ impl Follows {
             None
         };
         if let Some(text) = refusal {
-            let output = Output { reason: Reason::BUSY, ..Output::new(OutputSays::Refused, 0, 0, 0) };
+            let output =
+                Output { reason: Reason::BUSY, ..Output::new(OutputSays::Refused, 0, 0, 0) };
             return self.send(by, &output.with_text(&text));
         }
         let job = JobId(follow.job);

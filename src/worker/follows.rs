@@ -29,7 +29,9 @@ pub(super) enum JobHere {
     NotYet,
     Runs(Running),
     /// It has ended, and its result is on its way.
-    Ended { attempt: u32 },
+    Ended {
+        attempt: u32,
+    },
 }
 
 /// A running job.
@@ -172,9 +174,10 @@ impl Follows {
         if self.all.is_empty() {
             return Vec::new();
         }
-        let waiting = self.all.iter().filter(|(_, followed)| {
-            followed.follow.job == job && followed.task.is_none()
-        });
+        let waiting = self
+            .all
+            .iter()
+            .filter(|(_, followed)| followed.follow.job == job && followed.task.is_none());
         let waiting: Vec<(Uuid, u32)> =
             waiting.map(|(id, followed)| (*id, followed.follow.attempt)).collect();
         let mut late = Vec::new();

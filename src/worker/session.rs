@@ -35,9 +35,7 @@ use super::credit::CreditLedger;
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
 use super::follows::Follows;
-use super::handler::{
-    Attachment, CancelToken, Captures, Handler, Job, Note, Shown, StopReason,
-};
+use super::handler::{Attachment, CancelToken, Captures, Handler, Job, Note, Shown, StopReason};
 use super::hello::hello;
 use super::input_download::{InputProgress, Receptions, Step};
 use super::job_table::{JobOrder, JobTable, Offer, RunAttempt};

@@ -150,7 +150,11 @@ impl<'a> Output<'a> {
                 return bad(len as u64, "an output has 1 to 65536 bytes");
             }
             if offset.checked_add(len as u64).is_none() {
-                return Err(reader.bad_value("offset", offset, "an output has less than 2^64 bytes"));
+                return Err(reader.bad_value(
+                    "offset",
+                    offset,
+                    "an output has less than 2^64 bytes",
+                ));
             }
         } else if len > TEXT_BYTES_MAX {
             return bad(len as u64, "a text has at most 2048 bytes");

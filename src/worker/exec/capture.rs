@@ -184,10 +184,7 @@ impl Captured {
         let shared = self.shared.lock();
         let kept = self.file_bytes.max(shared.kept.len() as u64);
         if self.file_error.is_none() && shared.seen > kept {
-            return Some(format!(
-                "{output} had {} bytes; the first {kept} are kept",
-                shared.seen
-            ));
+            return Some(format!("{output} had {} bytes; the first {kept} are kept", shared.seen));
         }
         self.cut_off.then(|| {
             format!(
@@ -423,7 +420,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_printed_can_be_read_at_once_in_memory_and_in_the_file_and_again_from_the_start() {
+    async fn what_is_printed_can_be_read_at_once_in_memory_and_in_the_file_and_again_from_the_start()
+     {
         let root = tempfile::tempdir().unwrap();
         let (mut program, shared, filling) = filled(keep(root.path(), 100, 1 << 20));
         let reader = shared.reader();

@@ -29,8 +29,8 @@ use thiserror::Error;
 use tokio::task::JoinError;
 
 use self::archive::{Packed, Packing, pack};
-use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::capture::Keep;
+use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Start};
 use super::cache::{KeptDatasets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
