@@ -183,8 +183,8 @@ impl Following {
         (following, id, shared)
     }
 
-    /// What comes next; `None` after the last. What it gave before counts as read, and makes room
-    /// for more. May be dropped while it waits.
+    /// What comes next; `None` after the last. What it gives counts as read, and makes room for
+    /// more with one of the next calls. May be dropped while it waits.
     pub async fn next(&mut self) -> Option<FollowEvent> {
         if self.has_ended {
             return None;

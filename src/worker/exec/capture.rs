@@ -24,18 +24,18 @@ use crate::worker::limits::OUTPUT_RING_BYTES;
 
 /// How much of an output is kept, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keep {
+pub(in crate::worker) struct Keep {
     /// Bytes in memory.
-    pub(super) bytes_max: usize,
+    pub(in crate::worker) bytes_max: usize,
     /// Where all of it goes if it is longer than that.
-    pub(super) file: PathBuf,
+    pub(in crate::worker) file: PathBuf,
     /// Bytes in the file.
-    pub(super) file_bytes_max: u64,
+    pub(in crate::worker) file_bytes_max: u64,
 }
 
 /// What a program left in one of its outputs.
 #[derive(Debug)]
-pub(super) struct Captured {
+pub(in crate::worker) struct Captured {
     keep: Keep,
     shared: Arc<Capture>,
     file: Option<tokio::fs::File>,
@@ -46,7 +46,7 @@ pub(super) struct Captured {
 }
 
 impl Captured {
-    pub(super) fn new(keep: Keep) -> Self {
+    pub(in crate::worker) fn new(keep: Keep) -> Self {
         Captured {
             keep,
             shared: Arc::default(),
@@ -58,13 +58,13 @@ impl Captured {
     }
 
     /// For those who read it while it grows.
-    pub(super) fn shared(&self) -> Arc<Capture> {
+    pub(in crate::worker) fn shared(&self) -> Arc<Capture> {
         self.shared.clone()
     }
 
     /// Reads to the end. May be dropped while it waits without losing what came, but for a piece
     /// that is on its way to a file.
-    pub(super) async fn fill(&mut self, mut source: impl AsyncRead + Unpin) {
+    pub(in crate::worker) async fn fill(&mut self, mut source: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; 64 * 1024];
         let shared = self.shared.clone();
         loop {
@@ -147,7 +147,7 @@ impl Captured {
     }
 
     /// Brings the file to its end. One that is not whole is removed.
-    pub(super) async fn close(&mut self) {
+    pub(in crate::worker) async fn close(&mut self) {
         self.flush().await;
         self.shared.close();
         if self.file.take().is_some() && self.file_error.is_some() {
@@ -497,7 +497,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (mut program, shared, filling) = filled(keep(root.path(), 10, 1_000));
         program.write_all(&pattern(5_000)).await.unwrap();
-        while shared.lock().seen < 5_000 {
+        while shared.lock().dropped_from.is_none() {
             tokio::task::yield_now().await;
         }
         let (reader, mut at) = (shared.reader(), 0);
