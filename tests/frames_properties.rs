@@ -10,10 +10,11 @@ use chunking::dataset::Piece;
 use chunking::frame::Trailers;
 use chunking::message::{
     self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
-    Features, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold, HoldFlags, Inspect,
-    Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, PIECE_HEAD_BYTES, Pack,
-    PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    Features, Follow, FollowFlags, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold,
+    HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES,
+    Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress,
+    Purpose, Put, PutFlags, Reason, Received, Refused, Release, Settled, Spread, SpreadStage,
+    Stage, Standing, Start, Stream, Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -380,7 +381,41 @@ fn message() -> impl Strategy<Value = Message<'static>> {
         Just(Message::Keepalive(Keepalive {})),
         json().prop_map(|json| Message::Ask(Ask { json })),
         (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
+        follow(),
+        output(),
     ]
+}
+
+fn follow() -> impl Strategy<Value = Message<'static>> {
+    let stream = select(vec![Stream::Stdout, Stream::Stderr]);
+    (uuid(), any::<[u32; 2]>(), stream, any::<u16>(), any::<[u64; 2]>()).prop_map(
+        |(job, [attempt, began], stream, flags, [from, until])| {
+            let flags = FollowFlags(flags);
+            Message::Follow(Follow { job, attempt, began, stream, flags, from, until })
+        },
+    )
+}
+
+fn output() -> impl Strategy<Value = Message<'static>> {
+    let text = select(vec![
+        OutputSays::Begins,
+        OutputSays::Ends,
+        OutputSays::Present,
+        OutputSays::JobEnded,
+        OutputSays::Refused,
+        OutputSays::Waits,
+        OutputSays::Lost,
+    ]);
+    let said = prop_oneof![
+        (Just(OutputSays::Bytes), vec(any::<u8>(), 1..200)),
+        (text, "[ -~]{0,50}".prop_map(String::into_bytes)),
+    ];
+    (said, any::<[u32; 2]>(), 0..u64::MAX - 200, any::<u16>()).prop_map(
+        |((says, bytes), [attempt, began], offset, reason)| {
+            let (reason, bytes) = (Reason(reason), bytes.leak());
+            Message::Output(Output { says, attempt, began, offset, reason, bytes })
+        },
+    )
 }
 
 fn any_message() -> impl Strategy<Value = Message<'static>> {
@@ -506,10 +541,10 @@ proptest! {
         message.encode(&mut payload);
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
-        // JSON and bytes of a chunk go to the end of the payload, so nothing can stand behind them;
+        // JSON, bytes of a chunk and output go to the end of the payload, so nothing can stand behind them;
         // nor behind a Grant without a part, which has to say so if something follows.
         let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none());
-        if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece) && !is_open_ended {
+        if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece | Kind::Output) && !is_open_ended {
             payload.extend_from_slice(&appended);
             payload[0] = payload[0].max(1);
             prop_assert_eq!(Message::decode(kind, &payload), Ok(message));
@@ -523,12 +558,14 @@ proptest! {
         let kind = kind_of(&message);
         let whole = payload.len();
         payload.truncate(at.index(whole));
-        // JSON goes to the end of the payload, so only its front can be missing; of a chunk's bytes
-        // there is at least one. A Grant may go without its part.
+        // JSON goes to the end of the payload, so only its front can be missing; of a chunk's or an
+        // output's bytes there is at least one. A Grant may go without its part.
+        let is_output = matches!(&message, Message::Output(output) if output.says == OutputSays::Bytes);
         let front = match kind {
             Kind::Ask => 1,
             Kind::Answer => 2,
             Kind::Piece => PIECE_HEAD_BYTES + 1,
+            Kind::Output => OUTPUT_HEAD_BYTES + usize::from(is_output),
             _ => usize::MAX,
         };
         if let Message::Grant(Grant { part: HeldPart(Some(_)), .. }) = &message

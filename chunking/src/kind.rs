@@ -124,6 +124,10 @@ kinds! {
     Ask = 60,
     /// The leader's answer, in JSON.
     Answer = 61,
+    /// An output of a job is wanted while it runs.
+    Follow = 62,
+    /// What a job prints.
+    Output = 63,
 }
 
 impl Kind {

@@ -79,6 +79,9 @@ pub const CHUNK_PIECE_BYTES_MAX: u32 = 64 * 1024;
 /// The fewest bytes that a sender puts into a Piece, unless they are a chunk's last ones.
 pub const CHUNK_PIECE_BYTES_MIN: u32 = 16 * 1024;
 
+/// The most bytes of a program's output in one Output: what others wait for on a slow connection.
+pub const OUTPUT_PIECE_BYTES_MAX: u32 = 64 * 1024;
+
 /// The fewest chunks a window grants to a transfer that is not waiting.
 pub const WINDOW_CHUNKS_MIN: u32 = 2;
 

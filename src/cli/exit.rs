@@ -181,6 +181,7 @@ fn code_of_client(error: &ClientError) -> u8 {
         | ClientError::NoAnswer { .. }
         | ClientError::Disconnected { .. }
         | ClientError::Busy { .. }
+        | ClientError::TooManyFollows { .. }
         | ClientError::Closed => UNAVAILABLE,
         ClientError::NotFound(_) => NOT_FOUND,
         ClientError::Answered(_) | ClientError::BadAnswer { .. } => FAILED,

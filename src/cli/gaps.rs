@@ -58,6 +58,16 @@ impl Gap {
         (self.part == name(Purpose::Archive)).then_some(self.why.as_str())
     }
 
+    /// Whether it is one of this part.
+    pub(crate) fn is_of(&self, part: &str) -> bool {
+        self.part == part
+    }
+
+    /// Whether it is the whole result.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.part == WHOLE_RESULT
+    }
+
     /// Says it to the person at the terminal; `whose` stands before it.
     pub(crate) fn say(&self, whose: &str) {
         let Gap { part, size, here, why } = self;

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::job_logs::{self, LogsArgs};
 use super::{cancel, explain, submit};
 
-/// Submit, explain and cancel jobs
+/// Submit, explain, cancel and follow jobs
 #[derive(Debug, Args)]
 pub struct JobArgs {
     #[command(subcommand)]
@@ -19,6 +20,7 @@ enum JobCommand {
     Submit(Box<submit::SubmitArgs>),
     Explain(explain::ExplainArgs),
     Cancel(cancel::CancelArgs),
+    Logs(LogsArgs),
 }
 
 /// Runs the command.
@@ -27,5 +29,6 @@ pub fn run(args: &JobArgs) -> anyhow::Result<ExitCode> {
         JobCommand::Submit(args) => submit::run(args),
         JobCommand::Explain(args) => explain::run(args),
         JobCommand::Cancel(args) => cancel::run(args),
+        JobCommand::Logs(args) => super::block_on(job_logs::logs(args)),
     }
 }

@@ -283,6 +283,7 @@ fn blame(from: &Origin, error: ClientError) -> anyhow::Error {
         | ClientError::NoAnswer { .. }
         | ClientError::Disconnected { .. }
         | ClientError::Busy { .. }
+        | ClientError::TooManyFollows { .. }
         | ClientError::Answered(_)
         | ClientError::NotFound(_)
         | ClientError::BadAnswer { .. }

@@ -36,7 +36,8 @@ const FEATURES: Features = Features::SUBMIT_ANSWERS
     .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
     .with(Features::KEEPALIVE)
-    .with(Features::PIECES);
+    .with(Features::PIECES)
+    .with(Features::FOLLOW);
 
 /// What a leader is to us.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -112,6 +112,14 @@ pub enum ClientError {
         /// The limit.
         limit: usize,
     },
+    /// Too many outputs are followed.
+    #[error(
+        "{limit} outputs of jobs are followed by this client, the limit: end some of them first"
+    )]
+    TooManyFollows {
+        /// The limit.
+        limit: usize,
+    },
     /// The leader answered with an error.
     #[error("the leader answers: {0}")]
     Answered(String),

@@ -23,6 +23,7 @@ use super::connection::{self, Mode, News, Outgoing, Reporter};
 use super::dispatch::{Action, Conn, Dispatch, Event, split_cap};
 use super::downloads::{Downloads, Finished, Named, named_in};
 use super::error::{ClientError, JobError, Refusal};
+use super::follows::{FOLLOWS_MAX, Follows};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
 use super::receipts::Receipts;
@@ -37,9 +38,12 @@ use crate::transfer::{Report, Uploads, Waiting, Wire};
 /// Commands and news that wait for the event loop.
 const COMMANDS_MAX: usize = 256;
 
-/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, and
-/// the questions.
-const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX;
+/// Frames one connection's outbox may hold: every job once, a Cancel and a receipt for each, the
+/// questions, and of each output that is followed what makes room for a window.
+const OUTBOX_MAX: usize = 3 * JOBS_UNFINISHED_MAX + QUESTIONS_MAX + 4 * FOLLOWS_MAX;
+
+/// The connection of clients that follow outputs: they have one.
+const FOLLOWED_CONN: Conn = 0;
 
 /// How long connections get to send what is left when the client closes.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
@@ -146,6 +150,7 @@ pub(super) fn start(
         downloads: options.downloads.clone(),
         arrivals: arrivals.clone(),
         questions: Questions::default(),
+        follows: Follows::default(),
         arrived: None,
         receipts: Receipts::default(),
         ended,
@@ -214,6 +219,7 @@ struct EventLoop {
     downloads: Downloads,
     arrivals: Arrivals,
     questions: Questions,
+    follows: Follows,
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
     receipts: Receipts,
@@ -233,7 +239,8 @@ impl EventLoop {
             self.parked.iter().filter_map(|job| self.jobs.get(job)?.parked).map(|(_, until)| until);
         let silent = self.conns.iter().enumerate().filter(|(conn, connection)| {
             let is_silent = |up: &Up| matches!(up.mode, Mode::Classic);
-            connection.up.as_ref().is_some_and(is_silent) && self.questions.wait_for(*conn)
+            let is_asked = || self.questions.wait_for(*conn) || self.follows.wait();
+            connection.up.as_ref().is_some_and(is_silent) && is_asked()
         });
         let silent = silent.map(|(_, connection)| self.welcome_due(connection));
         parked.chain(grace).chain(silent).min()
@@ -254,6 +261,12 @@ impl EventLoop {
                 self.questions.add(question);
                 self.send_questions();
             }
+            Command::Follow { id, spec, shared } => {
+                self.follows.add(id, spec, shared);
+                self.send_questions();
+            }
+            Command::FollowMore { id } => self.on_followed(|follows, to| follows.more(id, to)),
+            Command::Unfollow { id } => self.on_followed(|follows, to| follows.end(id, to)),
             // Ends the loop, and so never comes here.
             Command::Close { done } => done.send(()).unwrap_or_default(),
         }
@@ -449,6 +462,7 @@ impl EventLoop {
                 self.arrivals.disconnected();
                 let leader = self.address(conn);
                 self.questions.fail(conn, &leader, &why);
+                self.follows.lost(&leader, &why);
                 self.set_state(conn, LinkState::Down { leader: leader.clone(), why: why.clone() });
                 self.handle(Event::Down(conn, unsent));
                 self.tell_waiting(conn, &JobEvent::Reconnecting { leader, why, retry_in });
@@ -503,6 +517,7 @@ impl EventLoop {
                 self.questions.take_answer(frame);
                 Ok(())
             }
+            Some(Kind::Output) => self.on_followed(|follows, outbox| follows.take(frame, outbox)),
             Some(other) => {
                 tracing::debug!(leader = %self.address(conn), kind = %other, "skipped a frame that is not for clients");
                 Ok(())
@@ -637,8 +652,20 @@ impl EventLoop {
             if let Some(Up { mode, outbox, .. }) = &connection.up {
                 let is_given_up = self.welcome_due(connection) <= Instant::now();
                 self.questions.send(conn, &connection.address, mode, outbox, is_given_up);
+                if conn == FOLLOWED_CONN {
+                    self.follows.send(&connection.address, mode, outbox, is_given_up);
+                }
             }
         }
+    }
+
+    /// Does something about outputs that are followed, with where frames go if that is up.
+    fn on_followed<T>(
+        &mut self,
+        what: impl FnOnce(&mut Follows, Option<&mpsc::Sender<Outgoing>>) -> T,
+    ) -> T {
+        let up = self.conns.get(FOLLOWED_CONN).and_then(|conn| conn.up.as_ref());
+        what(&mut self.follows, up.map(|up| &up.outbox))
     }
 
     fn tell(&self, job: Uuid, event: JobEvent) {

@@ -22,6 +22,8 @@
 //! **Datasets** that many jobs share are put ahead of them, each on a connection of its own
 //! ([`dataset`]).
 //!
+//! **Output** of a job can be followed while it runs ([`Client::follow`]), whoever submitted it.
+//!
 //! What it never does: run jobs, keep anything on disk but parts of results that are wanted there,
 //! or hold more than [`JOBS_UNFINISHED_MAX`] jobs and [`JOB_BYTES_UNFINISHED_MAX`] bytes of them.
 //! The command line and programs that embed heft call it.
@@ -35,6 +37,7 @@ mod downloads;
 mod error;
 mod event_loop;
 mod fetch;
+mod follows;
 mod inputs;
 mod job;
 mod multi;
@@ -44,7 +47,7 @@ mod single;
 mod spec;
 mod unsupported;
 
-pub use chunking::message::{Purpose, Stage, Standing};
+pub use chunking::message::{Purpose, Stage, Standing, Stream};
 pub use chunking::{Codec, Digest, DigestKind};
 
 pub use crate::core::retry::Backoff;
@@ -55,6 +58,7 @@ pub use connection::Mode;
 pub use dispatch::Policy;
 pub use downloads::{Downloads, Finished, Missing, Part, SinkFactory};
 pub use error::{ClientError, JobError, Refusal};
+pub use follows::{FOLLOW_WINDOW_BYTES, FOLLOWS_MAX, FollowEvent, FollowSpec, Following};
 pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
 pub use multi::MultiClient;
 pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};

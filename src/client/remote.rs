@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::arrivals::Arrivals;
 use super::ask::Question;
 use super::error::ClientError;
+use super::follows::{FollowSpec, Shared};
 use super::job::{Ending, JobEvent};
 use super::spec::Prepared;
 use super::{LinkState, Options};
@@ -69,6 +70,18 @@ pub(super) enum Command {
         reply: Option<oneshot::Sender<bool>>,
     },
     Ask(Question),
+    Follow {
+        id: Uuid,
+        spec: FollowSpec,
+        shared: Arc<Shared>,
+    },
+    /// Something of it was read.
+    FollowMore {
+        id: Uuid,
+    },
+    Unfollow {
+        id: Uuid,
+    },
     Close {
         done: oneshot::Sender<()>,
     },

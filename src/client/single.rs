@@ -16,6 +16,7 @@ use super::downloads::{Downloads, Finished};
 use super::error::ClientError;
 use super::event_loop;
 use super::fetch::fetch;
+use super::follows::{FollowSpec, Following};
 use super::job::{EVENTS_KEPT_MAX, JobHandle};
 use super::remote::{Command, Remote, Sink};
 use super::spec::{JobSpec, Prepared, payload_room, prepared, too_large};
@@ -142,6 +143,15 @@ impl Client {
     /// for the answer, as long as [`Options::answer_wait`] says.
     pub async fn ask<Q: Ask>(&self, question: &Q) -> Result<Answered<Q::Answer>, ClientError> {
         ask(&self.remote, 0, question).await
+    }
+
+    /// Follows an output of any job while it runs. It rides out leaders and workers that go away,
+    /// and goes on where it was.
+    pub async fn follow(&self, spec: FollowSpec) -> Result<Following, ClientError> {
+        let (following, id, shared) = Following::new(self.remote.commands.clone());
+        let follow = Command::Follow { id, spec, shared };
+        self.remote.commands.send(follow).await.map_err(|_| ClientError::Closed)?;
+        Ok(following)
     }
 
     /// The result of any job that has ended, with the parts that are wanted; `None` if the leader

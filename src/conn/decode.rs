@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::message::{
-    Ask, Body, Features, Grant, Heartbeat, HeldPart, Piece, Progress, Received, Stage, parse_credit,
+    Ask, Body, Features, Follow, Grant, Heartbeat, HeldPart, Output, Piece, Progress, Received,
+    Stage, parse_credit,
 };
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
@@ -64,6 +65,19 @@ pub enum Inbound {
         id: Uuid,
         /// The question, in JSON.
         json: Vec<u8>,
+    },
+    /// A client wants an output of a job while it runs.
+    Follow {
+        /// The follow's id.
+        id: Uuid,
+        follow: Follow,
+    },
+    /// Something of a job's output, from its worker.
+    Output {
+        /// The follow's id.
+        id: Uuid,
+        /// The payload, which can be read.
+        payload: Summed,
     },
     /// That the peer lives, and nothing else.
     Alive,
@@ -205,6 +219,18 @@ impl Session {
             {
                 Ok(match Piece::decode(&payload) {
                     Ok(_) => Inbound::Piece { id: head.msg_id, payload: payload.into_bytes() },
+                    Err(error) => Inbound::Skipped(error.to_string()),
+                })
+            }
+            (Role::Client { .. }, Kind::Follow) if self.has(Features::FOLLOW) => {
+                Ok(match Follow::decode(&payload) {
+                    Ok(follow) => Inbound::Follow { id: head.msg_id, follow },
+                    Err(error) => Inbound::Skipped(error.to_string()),
+                })
+            }
+            (Role::Worker { .. }, Kind::Output) if self.has(Features::FOLLOW) => {
+                Ok(match Output::decode(&payload) {
+                    Ok(_) => Inbound::Output { id: head.msg_id, payload },
                     Err(error) => Inbound::Skipped(error.to_string()),
                 })
             }

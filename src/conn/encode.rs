@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
-    Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, Progress, Reason,
-    Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
+    Answer, AnswerStatus, Body, Cancel, Features, Follow, Keepalive, LimitList, Name, Progress,
+    Reason, Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -229,6 +229,17 @@ impl Session {
             Head { msg_id: job.0, corr_id: job.0, subject: &subject, ..Head::new(Kind::Result) },
             payload,
         ))
+    }
+
+    /// An output of a job is wanted from a worker.
+    pub fn follow(&self, id: Uuid, follow: &Follow) -> Option<WireFrame> {
+        self.ours(Features::FOLLOW, id, Uuid::nil(), follow)
+    }
+
+    /// Something of a job's output.
+    pub fn output(&self, id: Uuid, payload: Summed) -> Option<WireFrame> {
+        let head = Head { msg_id: id, ..Head::new(Kind::Output) };
+        self.has(Features::FOLLOW).then(|| self.frame(head, payload).ok()).flatten()
     }
 
     pub fn answer(

@@ -39,7 +39,8 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::CHECKSUMS)
     .with(Features::RECEIPTS)
     .with(Features::KEEPALIVE)
-    .with(Features::PIECES);
+    .with(Features::PIECES)
+    .with(Features::FOLLOW);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -147,6 +147,26 @@ impl Record {
         Some(dataset.at)
     }
 
+    /// The job that it changes.
+    pub const fn job(&self) -> Option<JobId> {
+        match self {
+            Record::Announce { job, .. } | Record::Enqueue { job, .. } => Some(job.job),
+            Record::Assign { job, .. }
+            | Record::Ack { job, .. }
+            | Record::Requeue { job, .. }
+            | Record::Dlq { job, .. }
+            | Record::Cancel { job, .. }
+            | Record::Withdraw { job, .. }
+            | Record::Fail { job, .. }
+            | Record::Orphan { job, .. }
+            | Record::Revive { job, .. }
+            | Record::Forget { job, .. }
+            | Record::Delivered { job, .. }
+            | Record::Stage { job, .. } => Some(*job),
+            Record::Cap { .. } | Record::Dataset { .. } | Record::DatasetGone { .. } => None,
+        }
+    }
+
     /// The dataset that it puts or removes, and which version is under that id after it.
     pub(super) fn dataset(&self) -> Option<(&CacheId, Option<Uuid>)> {
         if let Record::Dataset { dataset } | Record::Stage { dataset, .. } = self {

@@ -25,6 +25,7 @@ impl Leader {
     pub(super) fn commit(&mut self, index: Index, record: Record) {
         let attached = if self.log.is_durable() { self.attached_to(&record) } else { None };
         let sync = record.is_synced_first() || self.is_told(&record);
+        self.note_followed(index, &record);
         self.log.append(index, record, attached, sync);
         self.log_on();
     }
@@ -72,7 +73,8 @@ impl Leader {
             match action {
                 LogAction::Do(op) => self.outputs.push_back(Output::Log(op)),
                 LogAction::Committed(index) => {
-                    self.broker.handle(self.now, Event::Committed { index })
+                    self.broker.handle(self.now, Event::Committed { index });
+                    self.followed_may_have_changed(index);
                 }
                 LogAction::Placed { key, place } => self.payloads.held.placed(key, place),
                 LogAction::Moved { key, from, to } => self.payloads.held.moved(key, &from, to),

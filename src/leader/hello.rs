@@ -104,6 +104,7 @@ impl Leader {
         self.broker.handle(self.now, event);
         if joins {
             self.worker_joined(conn);
+            self.look_at_followed();
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
 //! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
 //! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `orphans.rs` |
+//! | `follows` | who follows the output of which job | `following.rs` |
 
 mod acks;
 mod ask;
@@ -30,6 +31,8 @@ mod datasets_wiring;
 mod deliver;
 mod durable;
 mod explain;
+mod following;
+mod follows;
 mod gathered;
 mod hello;
 mod job_blobs;
@@ -73,12 +76,13 @@ use uuid::Uuid;
 use crate::conn::{AckBody, Inbound, SessionError};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::Operation;
-use crate::core::ids::{ConnId, JobId, Micros};
+use crate::core::ids::{ConnId, Index, JobId, Micros};
 use crate::core::{Broker, Event};
 use crate::store::blobs::DiskDone;
 use crate::summed::Summed;
 use commit_log::CommitLog;
 use datasets::{DatasetEvent, Datasets};
+use follows::{FollowEvent, Follows};
 use job_blobs::Blobs;
 use large_frames::LargeFrames;
 use pacing::Pacing;
@@ -132,6 +136,9 @@ pub struct Leader {
     stagings: Stagings,
     large_frames: LargeFrames,
     questions: Questions,
+    follows: Follows,
+    /// Jobs that are followed, with the records that will have changed them.
+    follow_changes: VecDeque<(Index, JobId)>,
     outputs: VecDeque<Output>,
 }
 
@@ -155,6 +162,8 @@ impl Leader {
             stagings: Stagings::new(config.relay.spool_bytes_max),
             large_frames: LargeFrames::new(config.relay.spool_bytes_max),
             questions: Questions::new(config.relay.durable),
+            follows: Follows::default(),
+            follow_changes: VecDeque::new(),
             outputs: VecDeque::new(),
             config,
             make_id,
@@ -207,6 +216,8 @@ impl Leader {
                 let (json, peer) = (json.to_vec(), self.name(conn).into());
                 self.questions(QuestionEvent::Asked { by, json, peer });
             }
+            Inbound::Follow { id, follow } => self.follow(conn, id, follow),
+            Inbound::Output { id, payload } => self.output_came(conn, id, payload),
             Inbound::Alive => {}
             Inbound::Skipped(why) => debug!(peer = %self.name(conn), "skipped a frame: {why}"),
         }
@@ -231,6 +242,10 @@ impl Leader {
             self.unpost(conn);
             self.questions(QuestionEvent::Closed(conn));
             self.dataset_event(DatasetEvent::Closed { conn });
+            self.follow_event(FollowEvent::Closed(conn));
+            if session.worker().is_some() {
+                self.look_at_followed();
+            }
             self.release_fetched();
             self.act();
         }
@@ -261,6 +276,7 @@ impl Leader {
         self.tell_who_waits_for_room();
         self.release_fetched();
         self.questions(QuestionEvent::Tick(self.now));
+        self.follow_event(FollowEvent::Tick);
         self.dataset_event(DatasetEvent::Tick);
         self.act();
     }
@@ -306,6 +322,7 @@ impl Leader {
             self.datasets.next_deadline(),
             self.stagings.next_deadline(),
             self.questions.next_deadline(),
+            self.follows.next_deadline(),
         ];
         machines.into_iter().flatten().min()
     }

@@ -498,6 +498,12 @@ impl LinkWriter {
         speed
     }
 
+    /// How long the next piece of something long is to be that goes as frames of its own; `None`
+    /// for as long as it may be. Whoever asks is about to send one.
+    pub fn piece_bytes(&self) -> Option<u32> {
+        self.judge(true).piece_bytes()
+    }
+
     /// Queues a frame that goes out with the next one that is sent, or with [`LinkWriter::flush`],
     /// which is to follow soon.
     pub fn queue(&self, frame: OutFrame) -> Result<(), LinkError> {

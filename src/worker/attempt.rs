@@ -18,7 +18,7 @@ use super::cache::KeptDatasets;
 use super::directory::JobDirectory;
 use super::handler::{
     Attached, Attachment, CancelToken, Content, DirectorySlot, Handler, Job, JobContext, Note,
-    StopReason,
+    Shown, StopReason,
 };
 use super::limits::CANCEL_GRACE;
 use crate::model::{JobResult, JobStatus};
@@ -69,6 +69,8 @@ pub(super) struct Brought {
     pub(super) directory: Option<JobDirectory>,
     /// The datasets that it names.
     pub(super) datasets: KeptDatasets,
+    /// Where its outputs are shown.
+    pub(super) shown: Shown,
 }
 
 pub(super) async fn attempt<H: Handler>(
@@ -90,6 +92,7 @@ pub(super) async fn attempt<H: Handler>(
         notes,
         attached: attached.clone(),
         datasets: Arc::new(brought.datasets),
+        shown: brought.shown,
     };
     let empty = job.result(JobStatus::Failed);
     let own_limit = job.request.as_ref().ok().and_then(|request| request.time_limit_ms);

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::cache::KeptDatasets;
 use super::directory::{JobDirectory, OpenDirectory, outputs_beside};
+use super::exec::capture::Capture;
 use crate::model::{
     BlobRef, InputFile, JobRequest, JobResult, JobStatus, JsonModel, ModelError, Source,
 };
@@ -39,6 +40,13 @@ pub trait Handler: Send + Sync + 'static {
     fn sink(&self, job: &Job, file: &InputFile) -> Option<Box<dyn ChunkSink>> {
         let _unused = (job, file);
         None
+    }
+
+    /// Whether what its jobs print can be read while they run. Handlers of programs of one's own
+    /// do not capture any output; that of [`Exec`](super::Exec) does.
+    #[doc(hidden)]
+    fn shows_output(&self) -> bool {
+        false
     }
 }
 
@@ -258,6 +266,25 @@ pub(super) type Attached = Arc<std::sync::Mutex<Vec<Attachment>>>;
 /// The directory of a job once somebody asked for one.
 pub(super) type DirectorySlot = Arc<Mutex<Option<JobDirectory>>>;
 
+/// The outputs of an attempt's program: the standard output and the standard error.
+pub(super) type Captures = [Arc<Capture>; 2];
+
+/// Shows the outputs of an attempt's program to those who follow them, from when it is started.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown(Arc<watch::Sender<Option<Captures>>>);
+
+impl Shown {
+    /// The program is about to run.
+    pub(super) fn show(&self, captures: Captures) {
+        self.0.send_replace(Some(captures));
+    }
+
+    /// For those who follow. It ends with the attempt.
+    pub(super) fn watch(&self) -> watch::Receiver<Option<Captures>> {
+        self.0.subscribe()
+    }
+}
+
 /// What a job may use while it runs.
 #[derive(Clone, Debug)]
 pub struct JobContext {
@@ -269,6 +296,7 @@ pub struct JobContext {
     pub(super) notes: Option<mpsc::Sender<Note>>,
     pub(super) attached: Attached,
     pub(super) datasets: Arc<KeptDatasets>,
+    pub(super) shown: Shown,
 }
 
 impl JobContext {

@@ -19,7 +19,8 @@ const FEATURES: Features = Features::LEASES
     .with(Features::GZIP)
     .with(Features::CHECKSUMS)
     .with(Features::KEEPALIVE)
-    .with(Features::PIECES);
+    .with(Features::PIECES)
+    .with(Features::FOLLOW);
 
 /// What a worker that is set up so can do.
 pub(super) fn features(config: &WorkerConfig) -> Features {

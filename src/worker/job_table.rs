@@ -244,6 +244,11 @@ impl JobTable {
             || self.results.unsettled().any(|(ended, _)| ended == job)
     }
 
+    /// The attempt that a result is of which is kept here.
+    pub(super) fn attempt_of_result(&self, job: Uuid) -> Option<u32> {
+        self.results.get(job).map(|stored| stored.attempt)
+    }
+
     /// The numbers of a job whose inputs come: no run before Start.
     pub(super) fn receiving(&self, job: Uuid) -> Option<(u32, u32)> {
         let assigned = self.assigned.iter().find(|assigned| assigned.offer.job() == job)?;

@@ -77,6 +77,18 @@ pub const STDERR_BYTES_MAX: usize = 1024 * 1024;
 /// fill the disk.
 pub const OUTPUT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
+/// The last bytes of an output of which nothing more is kept, while somebody follows it.
+pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
+
+/// Outputs of jobs that are followed at a time: each has a piece of output in memory.
+pub const FOLLOWS_MAX: usize = 256;
+
+/// The same of one job.
+pub const FOLLOWS_PER_JOB_MAX: usize = 32;
+
+/// Pieces of output that wait to be sent, of all that are followed.
+pub const OUTPUT_PIECES_WAITING_MAX: usize = 4;
+
 /// How long inputs that came by transfer are kept after a lost connection, if the leader's Welcome
 /// does not say how long it waits for a worker.
 pub const WORKER_GRACE: Duration = Duration::from_secs(30);

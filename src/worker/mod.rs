@@ -32,6 +32,7 @@
 //! | `cache` | datasets |
 //! | `directory`, `result_encoding` | job directories; results that fit a frame |
 //! | `backlog` | how many results may wait for the leader without a slot |
+//! | `follows` | which outputs are followed while their programs run |
 //! | `credit`, `hello` | credit, and when it is withheld; the announcement |
 
 mod attempt;
@@ -42,6 +43,7 @@ mod credit;
 mod directory;
 mod exchange;
 pub mod exec;
+mod follows;
 mod handler;
 mod hello;
 mod identity;

@@ -8,6 +8,7 @@ mod chunks;
 mod datasets;
 mod greeting;
 mod offers;
+mod outputs;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,7 +21,7 @@ use chunking::Kind;
 use chunking::message::{
     Body as _, Cancel, Features, Open, Progress, Purpose, Refused, Settled, Stage, Start,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -33,13 +34,14 @@ use super::config::WorkerConfig;
 use super::credit::CreditLedger;
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
-use super::handler::{Attachment, CancelToken, Handler, Job, Note, StopReason};
+use super::follows::Follows;
+use super::handler::{Attachment, CancelToken, Captures, Handler, Job, Note, Shown, StopReason};
 use super::hello::hello;
 use super::input_download::{InputProgress, Receptions, Step};
 use super::job_table::{JobOrder, JobTable, Offer, RunAttempt};
 use super::limits::{
-    CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, RETURNING_DISK_PART, SETTLE_MAX,
-    WORKER_GRACE,
+    CONNECT_MAX, CPU_SAMPLE, HEARTBEAT, LAZY_WAIT, LEAVE_MAX, OUTPUT_PIECES_WAITING_MAX,
+    RETURNING_DISK_PART, SETTLE_MAX, WORKER_GRACE,
 };
 use super::result_encoding::{Answer, encode, fit};
 use super::result_upload::{Returns, Turn};
@@ -74,6 +76,10 @@ struct Ended {
 struct Live {
     cancel: CancelToken,
     numbers: Arc<std::sync::Mutex<RunAttempt>>,
+    /// The attempt that it was when it was started.
+    began: u32,
+    /// What its program prints.
+    shown: watch::Receiver<Option<Captures>>,
 }
 
 /// A running worker.
@@ -94,6 +100,7 @@ pub(super) struct Session<H> {
     cache: Option<Cache>,
     returns: Returns,
     exchange: Exchange,
+    follows: Follows,
     /// How many of the frames that go out together are in no hurry, and how long they wait for
     /// company.
     lazy: usize,
@@ -130,6 +137,7 @@ impl<H: Handler> Session<H> {
         let (uploads, mut uploaded) = mpsc::unbounded_channel();
         // What threads do for the cache: one note for each of them.
         let (cache_news, mut cached) = mpsc::unbounded_channel();
+        let (pieces, mut printed) = mpsc::channel(OUTPUT_PIECES_WAITING_MAX);
         let place = Workplace {
             worker: config.id,
             work_dir: config.work_dir.clone(),
@@ -150,6 +158,7 @@ impl<H: Handler> Session<H> {
             cache: cache.map(|cache| cache.start(cache_news)),
             returns: Returns::new(uploads),
             exchange: Exchange::new(reports),
+            follows: Follows::new(pieces),
             lazy: 0,
             lazy_due: None,
             worker_grace: WORKER_GRACE,
@@ -188,6 +197,8 @@ impl<H: Handler> Session<H> {
                 // They wait, and are dropped in the end, while more important things do not get
                 // out.
                 Some(note) = noted.recv(), if !session.uplink.is_behind() => session.on_note(note),
+                // So does output, behind all that a job is run by.
+                Some(piece) = printed.recv(), if !session.uplink.is_behind() => session.on_piece(piece),
                 Some(report) = reported.recv() => session.on_report(report),
                 Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
@@ -339,6 +350,7 @@ impl<H: Handler> Session<H> {
         self.heartbeat_due = None;
         self.purse.clear();
         self.exchange.out.clear();
+        self.follows.clear();
         (self.lazy, self.lazy_due) = (0, None);
         self.receptions.lost(self.worker_grace);
         self.returns.lost();
@@ -478,6 +490,7 @@ impl<H: Handler> Session<H> {
                 info!(%job, "{reason}");
                 self.table.on_cancel(job, cancel.attempt, cancel.text.as_str());
             }
+            Some(Kind::Follow) => self.on_follow(frame)?,
             Some(Kind::Settled) => self.table.on_settled(job, Settled::decode(&frame.payload)?.run),
             Some(Kind::Refused) => {
                 let refused = Refused::decode(&frame.payload)?;
@@ -541,6 +554,7 @@ impl<H: Handler> Session<H> {
                         set(&live.numbers, RunAttempt { run: Some(run), attempt });
                     }
                     self.say_progress(job, run, attempt, Note::running(job));
+                    self.show_output(job);
                 }
                 JobOrder::Run(offer, numbers) => self.start(offer, numbers),
                 JobOrder::Stop { job, reason } => {
@@ -568,6 +582,7 @@ impl<H: Handler> Session<H> {
                     self.open_returns();
                 }
                 JobOrder::Clean { job } => {
+                    self.follows.on_over(job);
                     self.clean(job);
                     self.free_datasets_of(job);
                 }
@@ -593,14 +608,18 @@ impl<H: Handler> Session<H> {
     }
 
     fn start(&mut self, offer: Offer, numbers: RunAttempt) {
+        let shown = Shown::default();
         let live = Live {
             cancel: CancelToken::default(),
             numbers: Arc::new(std::sync::Mutex::new(numbers)),
+            began: numbers.attempt,
+            shown: shown.watch(),
         };
         let id = offer.job();
         debug!(job = %id, attempt = numbers.attempt, "running");
         let datasets = self.cache.as_ref().map(|cache| cache.datasets_of(id)).unwrap_or_default();
-        let brought = Brought { directory: self.receptions.take(id, &mut self.exchange), datasets };
+        let directory = self.receptions.take(id, &mut self.exchange);
+        let brought = Brought { directory, datasets, shown };
         // What an earlier run left is in nobody's way: a directory that is held makes the next take
         // another name.
         self.clean(id);
@@ -610,6 +629,7 @@ impl<H: Handler> Session<H> {
         let stopped = cancel.clone();
         let (spool, work_dir) = (self.spool.clone(), self.work_dir.clone());
         self.live.insert(id, live);
+        self.show_output(id);
         self.jobs.spawn(async move {
             let job = Arc::try_unwrap(offer.0).unwrap_or_else(|shared| (*shared).clone());
             let job = Job { run: numbers.run.unwrap_or(1), attempt: numbers.attempt, ..job };

@@ -39,6 +39,7 @@ CODES = {
     "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
     "Received": 47, "Keepalive": 48, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
+    "Follow": 62, "Output": 63,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
 
@@ -390,6 +391,47 @@ good("answer in parts", "", "Another Answer to the same Ask follows.", "F2", "An
      payload=u8(1) + u8(1) + b'{"jobs":[]}', message={"status": "MoreFollows", "json": '{"jobs":[]}'})
 good("answer that is an error", "", "", "F2", "Answer", corr=OTHER_JOB, subject="dlq.show",
      payload=u8(1) + u8(2) + b'{"error":"no such job"}', message={"status": "Error", "json": '{"error":"no such job"}'})
+
+
+
+FOLLOW = uuid.UUID("f0110000-0001-0002-0003-000000000062")
+SAYS = ["Bytes", "Begins", "Ends", "Present", "JobEnded", "Refused", "Waits", "Lost"]
+
+
+def follow_payload(stream=1, flags=1, attempt=0, began=0, start=0, until=262_144):
+    return u8(1) + JOB.bytes_le + u32(attempt) + u32(began) + u8(stream) + u16(flags) + u64(start) + u64(until)
+
+
+def output_payload(says, data=b"", attempt=2, began=2, offset=0, reason=0):
+    says = SAYS.index(says) if isinstance(says, str) else says
+    return u8(1) + u8(says) + u32(attempt) + u32(began) + u64(offset) + u16(reason) + data
+
+
+def output_message(says, data=b"", attempt=2, began=2, offset=0, reason=0):
+    return {"says": says, "attempt": attempt, "began": began, "offset": offset, "reason": reason, "bytes": len(data)}
+
+
+good("follow", "", "The standard output of whichever attempt is under way, and on until the job has ended; 256 KiB may come.",
+     "F2", "Follow", msg=FOLLOW, payload=follow_payload(),
+     message={"job": str(JOB), "attempt": 0, "began": 0, "stream": "Stdout", "flags": 1, "from": 0, "until": 262_144})
+good("follow that goes on", "", "To a worker: attempt 3. Of the program that began as attempt 2, 1,000 bytes of the standard "
+     "error are known.", "F2", "Follow", msg=FOLLOW, payload=follow_payload(2, 1, 3, 2, 1000, 263_144),
+     message={"job": str(JOB), "attempt": 3, "began": 2, "stream": "Stderr", "flags": 1, "from": 1000, "until": 263_144})
+good("follow that is over", "", "Nothing more is wanted.", "F2", "Follow", msg=FOLLOW,
+     payload=follow_payload(flags=2, until=0),
+     message={"job": str(JOB), "attempt": 0, "began": 0, "stream": "Stdout", "flags": 2, "from": 0, "until": 0})
+for says, data, places, meaning in [
+    ("Bytes", b"step 1 of 7\n\xff\x00", {"offset": 4096}, "What a program prints need not be text."),
+    ("Begins", b"worker-1", {}, "A program's output follows; the text names its worker."),
+    ("Ends", b"", {"offset": 70_000}, "The program printed 70,000 bytes in all."),
+    ("Present", b"", {"offset": 4110}, "There is no more now."),
+    ("JobEnded", b"", {"offset": 70_000}, "The rest is in the result."),
+    ("Refused", b"the job is unknown here", {"attempt": 0, "began": 0, "reason": 3}, "The follow is over."),
+    ("Waits", b"the job is queued", {"attempt": 0, "began": 0}, "The follow goes on."),
+    ("Lost", b"", {"offset": 2 << 30}, "The output goes on at 2 GiB; what is before that and was not sent is nowhere."),
+]:
+    good("output that says " + says, "", meaning, "F2", "Output", msg=FOLLOW, payload=output_payload(says, data, **places),
+         message=output_message(says, data, **places))
 
 # --- ours: datasets ---------------------------------------------------------------------------------------------
 
@@ -767,6 +809,19 @@ bad_message("piece with an unknown codec", "", "", "Piece",
             u8(1) + chunk_payload(4096, FULL)[:20] + u8(9) + u32(4096) + u32(0) + b"x", "Value", "codec")
 bad_message("an empty ask", "", "", "Ask", b"", "Short", "version")
 bad_message("answer with an unknown status", "", "", "Answer", u8(1) + u8(3) + b"{}", "Value", "status", 3)
+bad_message("follow of a third output", "", "", "Follow", follow_payload(stream=3), "Value", "stream", 3)
+bad_message("follow without its end", "", "", "Follow", follow_payload()[:-1], "Short", "until", 8, 7)
+bad_message("output that says what is not known", "", "", "Output", output_payload(8), "Value", "says", 8)
+bad_message("output of no bytes", "", "It would cost nothing to send for ever.", "Output", output_payload("Bytes"), "Value",
+            "bytes", 0)
+bad_message("output that is too long", "", "", "Output", output_payload("Bytes", bytes(65_537)), "Value", "bytes", 65_537)
+bad_message("output that ends where no number adds up", "", "", "Output",
+            output_payload("Bytes", b"xx", offset=(1 << 64) - 1), "Value", "offset", (1 << 64) - 1)
+bad_message("output with a text that is too long", "", "", "Output", output_payload("Waits", b"x" * 2049), "Value", "bytes",
+            2049)
+bad_message("output with a text that is not UTF-8", "", "", "Output", output_payload("Refused", b"no \xff"), "NotUtf8",
+            "bytes", 3)
+bad_message("output without all of its head", "", "", "Output", output_payload("Ends")[:-1], "Short", "reason", 2, 1)
 bad_message("credit of three bytes", "T04 CR03", "", "Credit", b"\x01\x00\x00", "Value", 3, "4 bytes")
 
 # --- hostile chunks ---------------------------------------------------------------------------------------------

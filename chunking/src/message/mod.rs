@@ -1,10 +1,11 @@
-//! heft's own messages, codes 30 to 61: the payloads of frames that only announced peers receive.
+//! heft's own messages, codes 30 to 63: the payloads of frames that only announced peers receive.
 //!
 //! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here
 //! keeps state or knows the order of messages; connections do.
 
 mod ask;
 mod dataset;
+mod follow;
 mod job;
 mod layout;
 mod reason;
@@ -16,6 +17,7 @@ pub use dataset::{
     DatasetEntry, DatasetList, DatasetState, Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack,
     PieceList, Put, PutFlags, Release, Spread, SpreadStage,
 };
+pub use follow::{Follow, FollowFlags, OUTPUT_HEAD_BYTES, Output, OutputSays, Stream};
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage,
     Standing, Start, Submitted, parse_credit,
@@ -63,6 +65,6 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
-    Ask, Answer, Piece
+    Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect, Follow;
+    Ask, Answer, Piece, Output
 }

@@ -48,6 +48,8 @@ features! {
     KEEPALIVE = 13, "keepalive";
     /// Piece, and what a Grant says of a chunk that is not whole.
     PIECES = 14, "pieces";
+    /// Follow and Output: what a job prints, while it runs.
+    FOLLOW = 15, "follow";
 }
 
 impl Features {

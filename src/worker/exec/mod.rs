@@ -6,6 +6,7 @@
 //! session or an embedding program calls it as a [`Handler`].
 
 mod archive;
+pub(super) mod capture;
 mod environment;
 pub(super) mod inputs;
 mod launch;
@@ -28,8 +29,9 @@ use thiserror::Error;
 use tokio::task::JoinError;
 
 use self::archive::{Packed, Packing, pack};
+use self::capture::Keep;
 use self::inputs::{CachePlace, InputError, Inputs, write_all};
-use self::process::{Ended, Keep, Start};
+use self::process::{Ended, Start};
 use super::cache::{KeptDatasets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
 use super::handler::{Content, Handler, Job, JobContext};
@@ -174,7 +176,7 @@ impl Exec {
             environment: &environment,
             launcher: self.config.launcher.as_deref(),
         };
-        let ended = process::run(start, keep, context.cancel_token()).await;
+        let ended = process::run(start, keep, &context.shown, context.cancel_token()).await;
         // There may be much in it.
         tokio::task::spawn_blocking(move || temporary.remove()).await.ok();
         let mut result = match ended {
@@ -249,6 +251,10 @@ impl Exec {
 }
 
 impl Handler for Exec {
+    fn shows_output(&self) -> bool {
+        true
+    }
+
     async fn run(&self, mut job: Job, context: JobContext) -> JobResult {
         // Contents go to the disk; they are not kept in memory, twice, for as long as the program
         // runs.
