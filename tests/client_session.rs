@@ -71,6 +71,7 @@ async fn an_announced_client_hears_that_its_job_was_taken_how_far_it_is_and_its_
         "receipts",
         "keepalive",
         "pieces",
+        "follow",
     ];
     assert_eq!(heft.features[4..], rest);
     let LinkState::Up { mode: Mode::Announced { software, .. }, .. } = client.state() else {
