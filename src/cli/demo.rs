@@ -133,7 +133,7 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     say(&format!("\n{as_expected} of {all} jobs ended as they should."))?;
     if as_expected == all {
         say(
-            "Next: `heft leader 5000`, `heft worker 127.0.0.1 5000 --exe-dir DIR`, `heft submit 127.0.0.1:5000 PROGRAM`.",
+            "Next: `heft leader 5000`, `heft worker 127.0.0.1 5000 --exe-dir DIR`, `heft submit PROGRAM`.",
         )?;
     }
     Ok(if as_expected == all { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
