@@ -16,16 +16,17 @@ use crate::client::{Client, ClientError};
 use crate::units::ByteSize;
 
 const EXAMPLES: &str = "Examples:
-  heft blob 127.0.0.1:5000 ls
-  heft blob 127.0.0.1:5000 verify
-  heft blob 127.0.0.1:5000 verify 00112233-4455-6677-8899-aabbccddeeff
-  heft blob 127.0.0.1:5000 gc --dry-run
+  heft blob ls
+  heft blob verify
+  heft blob verify 00112233-4455-6677-8899-aabbccddeeff
+  heft blob gc --dry-run
 
 The leader also collects orphaned files itself, after its --blob-grace. If the leader is not
 running, use `heft-tools log verify DATA`.
 
 Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered with
-an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one.";
+an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5 there is no
+such blob.";
 
 /// What is listed.
 const BLOBS: Rows = Rows { list: "blobs", id: "blob" };

@@ -14,7 +14,7 @@ use super::output::{self, OUTPUT_VARIABLE};
 use super::{Output, Reach, Unwritten, job_id, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
-  heft cancel 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
+  heft cancel 00112233-4455-6677-8899-aabbccddeeff
 
 Each job's client gets a result that says so. To end a job of `heft submit`, press Ctrl-C there.";
 

@@ -15,10 +15,10 @@ use super::table::{Side, Table, text};
 use super::{Output, Reach, Rows, Unwritten, about, job_id};
 
 const EXAMPLES: &str = "Examples:
-  heft dlq 127.0.0.1:5000 ls
-  heft dlq 127.0.0.1:5000 show 00112233-4455-6677-8899-aabbccddeeff
-  heft dlq 127.0.0.1:5000 requeue --all
-  heft dlq 127.0.0.1:5000 purge 00112233-4455-6677-8899-aabbccddeeff
+  heft dlq ls
+  heft dlq show 00112233-4455-6677-8899-aabbccddeeff
+  heft dlq requeue --all
+  heft dlq purge 00112233-4455-6677-8899-aabbccddeeff
 
 A requeued job starts a new run under its own id; its result replaces the one that said it was dead.";
 

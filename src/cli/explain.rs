@@ -14,8 +14,8 @@ use crate::core::queue::AHEAD_COUNTED_MAX;
 use crate::units::ByteSize;
 
 const EXAMPLES: &str = "Examples:
-  heft explain 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
-  heft explain 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --output json | jq .workers";
+  heft explain 00112233-4455-6677-8899-aabbccddeeff
+  heft explain 00112233-4455-6677-8899-aabbccddeeff --output json | jq .workers";
 
 /// Explain why a job is where it is, worker by worker
 #[derive(Debug, Args)]

@@ -24,13 +24,13 @@ use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 
 const EXAMPLES: &str = "Examples:
-  heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --out results
-  heft result get 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --output json | jq -r .status
+  heft result get 00112233-4455-6677-8899-aabbccddeeff --out results
+  heft result get 00112233-4455-6677-8899-aabbccddeeff --output json | jq -r .status
 
 Without --out the files the job created are not fetched.
 
-Exit codes: 0 the job ended OK, 1 it FAILED, the leader has no result of it or bytes of the result are missing, 2 invalid
-command line, 3 the leader cannot be reached or is a classic one, 4 --timeout ran out.";
+Exit codes: 0 the job ended OK, 1 it FAILED, it has not ended or bytes of the result are missing, 2 invalid command line,
+3 the leader cannot be reached or is a classic one, 4 --timeout ran out, 5 the leader has no result of it.";
 
 /// Fetch results stored at the leader
 #[derive(Debug, Args)]

@@ -17,9 +17,10 @@ use crate::answers::{
 use crate::client::Answered;
 
 const EXAMPLES: &str = "Examples:
-  heft status 127.0.0.1:5000
-  heft status 127.0.0.1:5000 --watch
-  heft status 127.0.0.1:5000 --output json | jq .jobs";
+  heft status
+  heft status -l leader.example:5000
+  heft status --watch
+  heft status --output json | jq .jobs";
 
 /// Show a leader's state: jobs, workers, clients, queues
 #[derive(Debug, Args)]

@@ -41,13 +41,14 @@ use super::{Output, Reach, print, print_json, say, time_limit};
 const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
 
 const EXAMPLES: &str = "Examples:
-  heft submit 127.0.0.1:5000 calcA -- --mode=fast --seed=1
-  heft submit 127.0.0.1:5000 calcA --file model.bin --file run7.cfg=config.cfg --out results
-  heft submit 127.0.0.1:5000 calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
-  heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin --cache tables
-  heft submit 127.0.0.1:5000 calcA --output json | jq -r .status
-  heft submit 127.0.0.1:5000 calcA --all --out results
-  heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
+  heft submit calcA -- --mode=fast --seed=1
+  heft submit calcA -l leader.example:5000 --file model.bin
+  heft submit calcA --file model.bin --file run7.cfg=config.cfg --out results
+  heft submit calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
+  heft submit calcA --cache models-v2/large.bin=model.bin --cache tables
+  heft submit calcA --output json | jq -r .status
+  heft submit calcA --all --out results
+  heft submit groupA --raw --subject groupA --file payload.bin > answer.bin
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
 error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.

@@ -39,6 +39,8 @@ Examples:
       takes the jobs of calcA and those of the group common
   heft worker 127.0.0.1 5000 --exe-dir ./exe --work-dir ./jobs --time-limit 10m --keep-failed
       runs programs from ./exe, each for at most ten minutes, and keeps what failed jobs left
+  heft worker -l leader.example:5000 groupA
+      the leader as other commands take it, in place of host and port
   heft worker leader.example 5000 --cache-only --cache-dir /opt/grid/cache
       takes no jobs, and keeps the cache of the classic worker on this host
 

@@ -30,12 +30,21 @@ impl Ended {
     }
 }
 
+/// Nobody has set a variable or selected a context.
+const NOBODY: [(&str, &str); 4] = [
+    ("HEFT_LEADER", ""),
+    ("HEFT_CONTEXT", ""),
+    ("HEFT_OUTPUT", "table"),
+    ("XDG_CONFIG_HOME", "/nonexistent"),
+];
+
 pub fn heft(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
     command
         .args(args)
         .env_remove("CLIENT_DESIRED_PAR")
         .env_remove("HEFT_LOG")
+        .envs(NOBODY)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command

@@ -341,7 +341,11 @@ pub fn write_program(path: &Path, script: &str) {
 
 /// Runs `heft` to its end: exit code, standard output, standard error.
 pub fn heft(args: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_heft")).args(args).output().expect("heft runs");
+    // Nobody has set a variable or selected a context.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.env_remove("HEFT_LEADER").env_remove("HEFT_CONTEXT").env_remove("HEFT_OUTPUT");
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    let output = command.args(args).output().expect("heft runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }

@@ -13,10 +13,13 @@ use thiserror::Error;
 /// What stands below the help of these commands.
 pub(crate) fn with_codes(examples: &str) -> String {
     format!(
-        "{examples}\n\nExit codes: 0 good, 1 damage was found, 2 invalid command line, 3 something \
-         cannot be read or written, 141 the reader of the output left before its end."
+        "{examples}\n\nExit codes: 0 good, 1 damage was found, 2 invalid command line or an input that \
+         is not there, 3 a data directory cannot be used, or something cannot be read or written, \
+         141 the reader of the output left before its end."
     )
 }
+
+// The codes are those of `heft` (docs/reference.md, "Exit codes").
 
 /// Exit code: a file is not what it should be.
 pub(crate) const DAMAGED: u8 = 1;
@@ -55,6 +58,11 @@ impl Failure {
         let hint =
             hints.iter().find(|(kind, _)| *kind == error.kind()).map_or("", |(_, hint)| hint);
         Failure::Unavailable(format!("cannot {doing} {}: {error}{hint}", path.display()))
+    }
+
+    /// A file that the command line names cannot be opened.
+    pub(crate) fn named(path: &Path, error: &io::Error) -> Self {
+        Failure::Usage(format!("cannot open {}: {error}; check the path", path.display()))
     }
 
     /// Damage at an offset of a file that another program wrote.

@@ -10,6 +10,8 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::exit::{Failure, with_codes};
+
 const EXAMPLES: &str = "Examples:
   heft-tools frame capture.bin
   heft-tools frame --hex '09000000 04 04000000 01000000'
@@ -22,7 +24,7 @@ const PAYLOAD_KEPT_MAX: usize = 4 * 1024 * 1024;
 const PREVIEW_BYTES: usize = 32;
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = with_codes(EXAMPLES))]
 pub(crate) struct Args {
     /// File with the bytes of one direction of a connection; `-` for standard input.
     #[arg(required_unless_present = "hex")]
@@ -61,10 +63,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Speaks::F2 => Decoder::speaking(Generation::F2, InboundLimits::CLASSIC),
     };
     let source: Box<dyn Read> = match (&args.file, &args.hex) {
-        (_, Some(text)) => Box::new(io::Cursor::new(unhex(text)?)),
+        (_, Some(text)) => {
+            let bytes = unhex(text).map_err(|error| Failure::Usage(format!("--hex: {error:#}")))?;
+            Box::new(io::Cursor::new(bytes))
+        }
         (Some(path), None) if path.as_os_str() == "-" => Box::new(io::stdin().lock()),
         (Some(path), None) => {
-            Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+            Box::new(File::open(path).map_err(|error| Failure::named(path, &error))?)
         }
         (None, None) => bail!("give a file, or bytes with --hex"),
     };

@@ -21,11 +21,11 @@ use crate::core::ids::CacheId;
 use crate::units::Span;
 
 const EXAMPLES: &str = "Examples:
-  heft dataset 127.0.0.1:5000 put models-v2 ./models
-  heft dataset 127.0.0.1:5000 put models-v2 ./models ./extra.cfg --target 'job.assign.calcA.>' --wait 0.9 --timeout 10m
-  heft dataset 127.0.0.1:5000 put archive-2024 ./archive --target none
-  heft dataset 127.0.0.1:5000 status models-v2
-  heft submit 127.0.0.1:5000 calcA --cache models-v2/large.bin=model.bin
+  heft dataset put models-v2 ./models
+  heft dataset put models-v2 ./models ./extra.cfg --target 'job.assign.calcA.>' --wait 0.9 --timeout 10m
+  heft dataset put archive-2024 ./archive --target none
+  heft dataset status models-v2
+  heft submit calcA --cache models-v2/large.bin=model.bin
 
 A dataset is sent to the leader once. The leader stores it and sends it to the workers, including workers that join later.
 For a new version only the changed pieces are sent.";

@@ -195,7 +195,7 @@ async fn result(scene: &Scene, bytes: u64) -> anyhow::Result<ActEnd> {
     let bytes_text = bytes.to_string();
     let began = Instant::now();
     let done = heft()?
-        .args(["submit", scene.addr(), "make", "--progress", "none", "--out"])
+        .args(["submit", "-l", scene.addr(), "make", "--progress", "none", "--out"])
         .arg(&out)
         .args(["--", &bytes_text])
         .output()

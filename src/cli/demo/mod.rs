@@ -137,11 +137,12 @@ async fn keep(scene: &Scene) -> anyhow::Result<()> {
     let input = scene.input();
     say(&format!(
         "\nThe leader and the workers go on until Ctrl-C. In another terminal:
-  heft status {addr}
-  heft submit {addr} measure --file {}=input.bin
-  heft submit {addr} slow -- 30        then, elsewhere: heft explain {addr} JOB_ID
-  heft dataset {addr} ls
-  heft submit {addr} broken            a program that fails
+  export HEFT_LEADER={addr}
+  heft status
+  heft submit measure --file {}=input.bin
+  heft submit slow -- 30        then, elsewhere: heft explain JOB_ID
+  heft dataset ls
+  heft submit broken            a program that fails
 Programs are in {}.",
         input.display(),
         scene.programs().display()

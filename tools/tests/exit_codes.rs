@@ -1,5 +1,5 @@
-//! Whoever reads what a tool prints may leave before its end, as `head` does: the exit code says
-//! so, and nothing else does.
+//! How `heft-tools` ends: its exit codes are those of `heft`. Whoever reads what a tool prints may
+//! leave before its end, as `head` does: the exit code says so, and nothing else does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;
@@ -37,4 +37,21 @@ fn import_ends_with_the_code_of_a_closed_output_and_its_work_is_done() {
             Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(["log", "verify", data]).output();
         assert_eq!(verified.unwrap().status.code(), Some(0));
     }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_a_wrong_command_line_as_in_heft() {
+    for args in [
+        &["weigh", "/nowhere"][..],
+        &["weigh", "/"],
+        &["frame", "/nowhere"],
+        &["frame", "--hex", "xyz"],
+        &["weigh", "--size"],
+    ] {
+        let ran = Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(args).output().unwrap();
+        assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(2), &b""[..]), "{args:?}");
+    }
+    let data = ["log", "verify", "/nowhere"];
+    let ran = Command::new(env!("CARGO_BIN_EXE_heft-tools")).args(data).output().unwrap();
+    assert_eq!(ran.status.code(), Some(3), "as `heft leader` with such a --data");
 }
