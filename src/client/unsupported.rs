@@ -29,6 +29,7 @@ impl Wishes {
             time_limit_ms,
             require_worker,
             flatten,
+            tag,
             ..
         } = request;
         let mut needed = Vec::new();
@@ -61,6 +62,7 @@ impl Wishes {
                 files.iter().any(|file| file.cache_name.is_some()),
                 "only a heft worker finds a file of a dataset that the job knows by another name (--cache)",
             ),
+            (tag.is_some(), "nobody can find the job by its tag (--tag)"),
         ];
         let ignored =
             ignored.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
@@ -136,11 +138,12 @@ mod tests {
             priority: 3,
             time_limit_ms: Some(5),
             files: vec![InputFile::cached_as("a", "set", "b")],
+            tag: Some("night".to_owned()),
             ..calc()
         };
         let wishes = wishes(&request);
         let ignored = wishes.ignored().unwrap();
-        for option in ["--priority", "--time-limit", "--cache"] {
+        for option in ["--priority", "--time-limit", "--cache", "--tag"] {
             assert!(ignored.contains(option), "{ignored}");
         }
         assert_eq!(wishes.needed(), None);

@@ -140,7 +140,7 @@ pub enum Refusal {
     },
     /// The jobs that the leader holds have as long names as they may.
     #[error(
-        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes \
+        "the names of the leader's jobs (routing key, client, program, datasets, tag) take {held} bytes \
          of its memory; this job needs {bytes} more, and the limit is {limit}: wait, purge its \
          dead-letter queue, or use shorter names"
     )]

@@ -264,13 +264,16 @@ pub struct Submission {
     pub datasets: Vec<CacheId>,
     /// What the names of its files are to classic workers.
     pub names: FileNames,
+    /// The group of jobs it belongs to; never empty.
+    pub tag: Option<Arc<str>>,
 }
 
 impl Submission {
-    /// Bytes of what it is called by, and its client, program and datasets.
+    /// Bytes of what it is called by, and its client, program, datasets and tag.
     pub fn names_bytes(&self) -> u64 {
-        let datasets = self.datasets.iter().map(|cache| cache.as_str().len());
-        (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets.sum::<usize>()) as u64
+        let datasets = self.datasets.iter().map(|cache| cache.as_str().len()).sum::<usize>();
+        let tag = self.tag.as_ref().map_or(0, |tag| tag.len());
+        (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets + tag) as u64
     }
 
     /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell
