@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use uuid::Uuid;
 
 use crate::answers::{Was, ask};
 
-use super::{Output, Reach, job_id, print, print_json, printable};
+use super::last::{JobRef, job_ref};
+use super::{Output, Reach, print, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft cancel 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
@@ -22,9 +22,9 @@ pub struct CancelArgs {
     /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// Job id.
-    #[arg(value_name = "JOB_ID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+    job: JobRef,
     /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -38,15 +38,16 @@ pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+    let job_id = args.job.resolve(&args.leader)?;
     let client = args.reach.asking(&args.leader).await?;
-    let was = client.ask(&ask::Cancel { job_id: args.job }).await?.answer.was;
+    let was = client.ask(&ask::Cancel { job_id }).await?.answer.was;
     let was = if was == Was::default() { "unknown" } else { was.as_str() };
     client.close().await;
     match args.output {
         Output::Table => {
-            print(format!("{} cancelled; it was {}\n", args.job, printable(was)).as_bytes())?
+            print(format!("{job_id} cancelled; it was {}\n", printable(was)).as_bytes())?
         }
-        Output::Json => print_json(&json!({"job_id": args.job, "was": was}))?,
+        Output::Json => print_json(&json!({"job_id": job_id, "was": was}))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,7 @@ enum Command {
     Leader(cli::leader::LeaderArgs),
     Worker(cli::worker::WorkerArgs),
     Submit(cli::submit::SubmitArgs),
+    Job(cli::job::JobArgs),
     Status(cli::status::StatusArgs),
     Dlq(cli::dlq::DlqArgs),
     Blob(cli::blob::BlobArgs),
@@ -42,6 +43,7 @@ impl Command {
         match self {
             Command::Leader(_) | Command::Worker(_) => Some(LevelFilter::INFO),
             Command::Submit(_)
+            | Command::Job(_)
             | Command::Status(_)
             | Command::Dlq(_)
             | Command::Blob(_)
@@ -68,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Leader(args) => cli::leader::run(args),
         Command::Worker(args) => cli::worker::run(args),
         Command::Submit(args) => cli::submit::run(args),
+        Command::Job(args) => cli::job::run(args),
         Command::Status(args) => cli::status::run(args),
         Command::Dlq(args) => cli::dlq::run(args),
         Command::Blob(args) => cli::blob::run(args),

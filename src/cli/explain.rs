@@ -3,13 +3,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
-use uuid::Uuid;
-
+use super::last::{JobRef, job_ref};
 use super::table::{Side, Table, said, text};
-use super::{Output, Reach, about, job_id, print, print_json, printable};
+use super::{Output, Reach, about, print, print_json, printable};
 use crate::answers::{Explained, ask};
 use crate::units::ByteSize;
+use clap::Args;
 
 const EXAMPLES: &str = "Examples:
   heft explain 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff
@@ -22,9 +21,9 @@ pub struct ExplainArgs {
     /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// Job id.
-    #[arg(value_name = "JOB_ID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+    job: JobRef,
     /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -38,8 +37,9 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let job_id = args.job.resolve(&args.leader)?;
     let client = args.reach.asking(&args.leader).await?;
-    let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
+    let answered = client.ask(&ask::Explain { job_id }).await?;
     client.close().await;
     match args.output {
         Output::Table => print(render(&answered.answer).as_bytes())?,

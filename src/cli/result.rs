@@ -14,9 +14,10 @@ use super::all::{Asker, show_all};
 use super::children::children;
 use super::exit::TimedOut;
 use super::job_line::Line;
+use super::last::{JobRef, job_ref};
 use super::progress::Progress;
 use super::show::{Show, show};
-use super::{Output, Reach, job_id, print_json};
+use super::{Output, Reach, print_json};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 
@@ -48,9 +49,9 @@ struct GetArgs {
     /// Leader address.
     #[arg(value_name = "HOST:PORT")]
     leader: String,
-    /// Job id.
-    #[arg(value_name = "JOBID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOBID", value_parser = job_ref)]
+    job: JobRef,
     /// Unpack the files the job created into this directory; for a job to all workers, each
     /// worker's files into a subdirectory named after its id.
     #[arg(long, value_name = "DIR")]
@@ -75,34 +76,32 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let job = args.job.resolve(&args.leader)?;
     let client = args.reach.asking(&args.leader).await?;
     let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
+        Some(limit) => match timeout(limit.0, get_and_show(args, job, &client)).await {
             Ok(shown) => shown,
             Err(_) => Err(TimedOut::Waiting(format!(
-                "the result of job {} did not arrive within {limit} (--timeout): try again with a \
-                 longer timeout",
-                args.job
+                "the result of job {job} did not arrive within {limit} (--timeout): try again with \
+                 a longer timeout"
             ))
             .into()),
         },
-        None => get_and_show(args, &client).await,
+        None => get_and_show(args, job, &client).await,
     };
     client.close().await;
     shown
 }
 
-async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
+async fn get_and_show(args: &GetArgs, job: Uuid, client: &Client) -> anyhow::Result<ExitCode> {
     let wanted = downloads(args.out.as_ref(), args.output);
-    let Some(finished) = fetch(client, args.job, &wanted, args.progress, args.output).await? else {
+    let Some(finished) = fetch(client, job, &wanted, args.progress, args.output).await? else {
         if args.output == Output::Json {
-            print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
+            print_json(&serde_json::json!({"job_id": job, "status": "NOT_FOUND"}))?;
         }
         bail!(
-            "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
-             its result has expired; see `heft status {}`",
-            args.leader,
-            args.job,
+            "the leader at {0} has no result of job {job}: the job has not ended, is unknown there, \
+             or its result has expired; see `heft status {0}`",
             args.leader
         );
     };

@@ -1,8 +1,9 @@
 //! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job
-//! printed, unpacks what it made, and exits with 0 only if the job ended OK.
+//! printed, unpacks what it made, and exits with 0 only if the job ended OK. With `--detach` it
+//! waits until the leader has the job with all of its inputs, and no longer.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Optio
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
+use crate::model::limits::TAG_BYTES_MAX;
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
@@ -26,11 +28,12 @@ use super::children::{Child, children};
 use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
 use super::job_line::Line;
+use super::last;
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::progress::Progress;
 use super::result::downloads;
 use super::show::{Show, show};
-use super::{Output, Reach, print, print_json, say, time_limit};
+use super::{Output, Reach, identity, print, print_json, say, time_limit};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what
 /// fits one frame, with room for its subject. It bounds memory; the exact limit, which depends on
@@ -45,11 +48,13 @@ const EXAMPLES: &str = "Examples:
   heft submit 127.0.0.1:5000 calcA --output json | jq -r .status
   heft submit 127.0.0.1:5000 calcA --all --out results
   heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
+  job=$(heft submit 127.0.0.1:5000 calcA --file 20GiB.bin --tag nightly --detach)
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
-error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
+error are printed as they are. Ctrl-C cancels the job; a second one leaves at once. The line `job ID` on standard error says
+that the leader has the job; from then on `last` means it in commands such as `heft job wait -l 127.0.0.1:5000 last`.
 
-Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
+Exit codes: 0 the job ended OK (with --detach: the leader has it), 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
 command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
 interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
 
@@ -91,10 +96,17 @@ pub struct SubmitArgs {
     /// as received.
     #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches"], requires = "files")]
     raw: bool,
+    /// Name of a group of jobs, by which `heft job` finds them.
+    #[arg(long, value_name = "TAG", conflicts_with = "raw", value_parser = tag)]
+    tag: Option<String>,
+    /// Print the job's id and leave once the leader has the job with all of its inputs. The result
+    /// stays at the leader for its --result-ttl.
+    #[arg(long, conflicts_with = "out")]
+    detach: bool,
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Client id (default: submit- and a random id).
+    /// Client id (default: user@host, a slash and a random id).
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// Time limit of the program, such as 30s. A classic worker cannot stop it: the job then fails
@@ -111,7 +123,8 @@ pub struct SubmitArgs {
     /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
-    /// Time to wait for the result, such as 10m (default: no limit).
+    /// Time to wait for the result, or with --detach until the leader has the job, such as 10m
+    /// (default: no limit).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
     #[command(flatten)]
@@ -199,10 +212,12 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     }
     let client_id = match &args.client {
         Some(id) => id.clone(),
-        None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
+        None => identity::of_one_command(),
     };
-    let downloads =
-        if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
+    let downloads = match args.all || args.detach {
+        true => Default::default(),
+        false => downloads(args.out.as_ref(), args.output),
+    };
     // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach =
@@ -221,7 +236,11 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
-        client.submit_raw(subject, raw_payload(files)?).await?
+        let payload = raw_payload(files)?;
+        match args.detach {
+            true => client.submit_raw_detached(subject, payload).await?,
+            false => client.submit_raw(subject, payload).await?,
+        }
     } else {
         let unanswered = "the leader did not list the files of the datasets";
         let cached =
@@ -244,6 +263,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             inputs: files,
             digest: args.digest.into(),
             compression: args.compress.into(),
+            detached: args.detach,
             ..JobSpec::from(JobRequest { files: cached, ..request(args) })
         };
         client.submit_to(subject, spec).await?
@@ -264,6 +284,13 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
+        Followed::Taken => {
+            match args.output {
+                Output::Table => print(format!("{}\n", job.id()).as_bytes())?,
+                Output::Json => print_json(&json!({"job_id": job.id(), "status": "SUBMITTED"}))?,
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         Followed::TimedOut(left) => {
             let (job, after) =
                 (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
@@ -363,6 +390,7 @@ fn request(args: &SubmitArgs) -> JobRequest {
         require_worker: args.require_worker,
         flatten: args.flatten,
         deliver: if args.all { Deliver::All } else { Deliver::One },
+        tag: args.tag.clone(),
         time_limit_ms: args
             .time_limit
             .map(|limit| u64::try_from(limit.0.as_millis()).unwrap_or(u64::MAX).max(1)),
@@ -387,6 +415,17 @@ fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
         }
         (_, more) => {
             Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1)))
+        }
+    }
+}
+
+/// Reads a tag.
+fn tag(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a tag has at least one character".to_owned()),
+        1..=TAG_BYTES_MAX => Ok(text.to_owned()),
+        bytes => {
+            Err(format!("the tag has {bytes} bytes; the limit is {TAG_BYTES_MAX}: shorten it"))
         }
     }
 }
@@ -520,13 +559,36 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
 enum Followed {
     /// With its end; `cancelled` if Ctrl-C asked for that.
     Ended { finished: Finished, cancelled: bool },
+    /// The leader has the job, and no more is wanted (`--detach`).
+    Taken,
     /// The person at the terminal did not want to wait any longer.
     Left(Reached),
     /// `--timeout` ran out.
     TimedOut(Left),
 }
 
-/// Waits for the job's end.
+/// Says once that the leader has the job, and notes it as the last one.
+struct Acknowledged<'a> {
+    args: &'a SubmitArgs,
+    said: bool,
+}
+
+impl Acknowledged<'_> {
+    fn take(&mut self, job: uuid::Uuid, line: &mut Line) {
+        if std::mem::replace(&mut self.said, true) {
+            return;
+        }
+        last::note(&self.args.leader, job);
+        // Elsewhere the id is in what is printed already.
+        let is_new = !self.args.detach && self.args.output == Output::Table;
+        if is_new && self.args.progress != Progress::Json {
+            line.clear();
+            writeln!(io::stderr(), "job {job}").ok();
+        }
+    }
+}
+
+/// Waits for the job's end; with `--detach` until the leader has it.
 async fn follow(
     args: &SubmitArgs,
     job: &mut JobHandle,
@@ -537,6 +599,7 @@ async fn follow(
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
     let mut reached = Reached::default();
+    let mut acknowledged = Acknowledged { args, said: false };
     loop {
         let event = tokio::select! {
             event = job.event() => event,
@@ -565,12 +628,21 @@ async fn follow(
         match event {
             Some(event) => {
                 reached.take(&event);
+                if reached == Reached::Taken {
+                    acknowledged.take(job.id(), &mut line);
+                    if args.detach && !cancelled {
+                        line.clear();
+                        return Ok(Followed::Taken);
+                    }
+                }
                 line.take(&event);
             }
-            // The news end when the job does.
+            // The news end when the job does. A classic leader says nothing before.
             None => {
+                let finished = job.finish().await?;
+                acknowledged.take(job.id(), &mut line);
                 line.clear();
-                return Ok(Followed::Ended { finished: job.finish().await?, cancelled });
+                return Ok(Followed::Ended { finished, cancelled });
             }
         }
     }

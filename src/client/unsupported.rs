@@ -69,6 +69,15 @@ impl Wishes {
         Wishes { needed, ignored }
     }
 
+    /// The same of a job whose client leaves it with the leader.
+    pub(super) fn detached(mut self, is_so: bool) -> Self {
+        if is_so {
+            let text = "it drops results of clients that are not connected (--detach)";
+            self.needed.push(text.to_owned());
+        }
+        self
+    }
+
     /// Those of a job of any bytes.
     pub(super) fn of_raw(payload: &[u8], subject: &str) -> Self {
         match JobRequest::parse(payload) {
@@ -128,6 +137,8 @@ mod tests {
         let elsewhere = Wishes::of(&calc(), [], "job.assign.groupB").needed().unwrap();
         assert!(elsewhere.contains("--subject job.assign.groupB"), "{elsewhere}");
         assert!(Wishes::of_raw(b"bytes", "groupA").needed().unwrap().contains("--raw"));
+        let left = wishes(&calc()).detached(true).needed().unwrap();
+        assert!(left.contains("--detach") && wishes(&calc()).detached(false).needed().is_none());
         let both = JobRequest { deliver: Deliver::All, require_worker: true, ..calc() };
         assert!(needed(&both).contains("--all") && needed(&both).contains("--require-worker"));
     }

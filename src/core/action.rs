@@ -50,6 +50,9 @@ pub enum Action {
     /// Send a job's result to a client; then [`Event::Delivered`](super::Event::Delivered), or
     /// [`Event::NotDelivered`](super::Event::NotDelivered) once the connection has ended.
     Deliver { conn: ConnId, job: JobId, run: Run },
+    /// A job that somebody waits for, as [`Event::Watch`](super::Event::Watch) said, has ended, or
+    /// is not known any more.
+    Ended { job: JobId },
     /// The payload of a job is not needed any more.
     ForgetInput { job: JobId },
     /// A result that a worker returned is not needed any more.

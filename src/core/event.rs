@@ -137,6 +137,11 @@ pub enum Event {
     ///
     /// [`Broker::oldest_ended`]: super::Broker::oldest_ended
     ForgetEnded { job: JobId },
+    /// Somebody waits for the end of a job: [`Action::Ended`](super::action::Action::Ended) says
+    /// when it has come, once. At once, if it has, or if there is no such job.
+    Watch { job: JobId },
+    /// The same no more.
+    Unwatch { job: JobId },
     /// A dataset is whole at the leader: it is kept, and takes the place of what was under its id.
     PutDataset { dataset: Arc<Dataset> },
     /// The inputs of a job were made a dataset, as

@@ -166,6 +166,11 @@ impl Job {
         }
     }
 
+    /// Whether it has ended and can have another run.
+    pub fn may_run_again(&self) -> bool {
+        matches!(self.phase, Phase::Dead { .. }) && self.child_of.is_none()
+    }
+
     /// Whether its inputs are still to come.
     pub fn is_announced(&self) -> bool {
         self.inputs == InputsState::Announced

@@ -637,6 +637,7 @@ impl Rig {
             Action::Deliver { conn, job, run } => {
                 format!("{}: result {}", at(conn), self.name_of_run(*job, *run))
             }
+            Action::Ended { job } => format!("ended {}", self.name(*job)),
             Action::ForgetInput { job } => format!("drop input {}", self.name(*job)),
             Action::ForgetResult { result } => format!("drop result r{result}"),
             Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),

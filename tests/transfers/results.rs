@@ -59,8 +59,7 @@ fn a_result_whose_client_is_gone_is_kept_and_fetched_by_another() {
     world.until("its client is gone", |status| {
         let ids = status["clients"].as_array().unwrap().iter();
         !ids.clone().any(|client| {
-            client["connections"] != 0
-                && client["id"].as_str().is_some_and(|id| id.starts_with("submit-"))
+            client["connections"] != 0 && client["id"].as_str().is_some_and(|id| id.contains('/'))
         })
     });
     std::fs::remove_dir(&marker).unwrap();
