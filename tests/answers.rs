@@ -47,6 +47,9 @@ fn what_leaders_and_clients_write_is_read_and_written_the_same() {
                 Question::DatasetPush(_) => again::<ask::DatasetPush>(&question, &answer),
                 Question::Explain(_) => again::<ask::Explain>(&question, &answer),
                 Question::Cancel(_) => again::<ask::Cancel>(&question, &answer),
+                Question::JobLs(_) => again::<ask::JobLs>(&question, &answer),
+                Question::JobShow(_) => again::<ask::JobShow>(&question, &answer),
+                Question::JobWait(_) => again::<ask::JobWait>(&question, &answer),
             };
         assert_eq!(written, (question, answer), "{verb}");
         seen.push(verb);

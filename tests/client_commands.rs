@@ -67,12 +67,14 @@ async fn submit_sends_what_the_command_line_says_and_prints_what_the_job_printed
         result.stderr = "a warning\n".to_owned();
         peer.result(&result).await;
         until_closed(peer).await;
+        request.job_id
     };
-    let (ended, ()) = with(&args, script).await;
+    let (ended, job) = with(&args, script).await;
     assert_eq!(
         (ended.code, ended.out.as_str(), ended.err.as_str()),
         (0, "forty-two\n", "a warning\n")
     );
+    assert_eq!(ended.id, Some(job), "which job that is");
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ mod terminal;
 
 use chunking::Kind;
 use chunking::message::AnswerStatus;
-use command::{Ended, end, heft};
+use command::{Ended, end};
 use leader::{FakeLeader, ok};
 use serde_json::{Value, json};
 

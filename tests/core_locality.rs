@@ -291,6 +291,7 @@ impl World {
             needs_transfers: false,
             require_worker: false,
             names: FileNames::Plain,
+            tag: None,
             datasets: vec![cache(dataset_of(self.load.seed, number))],
         };
         self.tell(Event::Submit { conn: CLIENT, job: submission });

@@ -8,11 +8,11 @@ mod rig;
 
 use std::time::Duration;
 
-use heft::core::event::Submission;
+use heft::core::event::{Operation, Submission};
 use heft::core::ids::{ConnId, Run};
 use heft::core::job::{Ending, Phase};
 use heft::core::{Config, Event};
-use rig::{Rig, SECOND, id, job, job_of};
+use rig::{Rig, SECOND, announced, id, job, job_of};
 
 /// Alice's first job waits.
 fn queued() -> Rig {
@@ -636,4 +636,78 @@ fn a_job_that_is_cancelled_forgotten_and_submitted_again_in_back_off_waits_once(
     rig.worker("w1", "calcA", 1);
     rig.expect(["+assign j1#1 w1", "w1: assign j1#1"]);
     assert_eq!(rig.broker.queues().key_count(), 0);
+}
+
+// --- whoever waits for the end of a job
+
+fn watch(rig: &mut Rig, number: u32) {
+    rig.tell(Event::Watch { job: id(number) });
+}
+
+#[test]
+fn whoever_waits_for_a_job_hears_of_its_end_once_and_of_none_that_is_not_watched() {
+    let mut rig = leased();
+    watch(&mut rig, 1);
+    watch(&mut rig, 1);
+    rig.expect([]);
+    rig.ack("w1", 1);
+    rig.expect([
+        "+ack j1 r1 ok w1",
+        "w1: settle j1",
+        "ended j1",
+        "drop input j1",
+        "alice: result j1",
+    ]);
+    watch(&mut rig, 1);
+    rig.expect(["ended j1"]);
+    watch(&mut rig, 7);
+    rig.expect(["ended j7"]);
+    rig.submit(job(2));
+    rig.skip();
+    let notes = rig.broker.note_count();
+    watch(&mut rig, 2);
+    assert_eq!(rig.broker.note_count(), notes + 1);
+    rig.tell(Event::Unwatch { job: id(2) });
+    assert_eq!(rig.broker.note_count(), notes);
+    rig.cancel(2);
+    assert!(!rig.take().contains(&"ended j2".to_owned()));
+}
+
+#[test]
+fn a_watched_job_that_dies_or_is_withdrawn_has_ended_and_one_that_is_requeued_has_not() {
+    let mut rig = queued();
+    watch(&mut rig, 1);
+    rig.classic("s1", "calcA", 1);
+    rig.skip();
+    rig.close("s1");
+    assert!(!rig.take().contains(&"ended j1".to_owned()), "it is tried again");
+    let mut rig = dead_with(Config::default());
+    watch(&mut rig, 1);
+    rig.expect(["ended j1"]);
+    rig.operate(Operation::Revive { job: Some(id(1)) });
+    rig.skip();
+    watch(&mut rig, 1);
+    rig.expect([]);
+    rig.submit(announced(3));
+    rig.skip();
+    watch(&mut rig, 3);
+    rig.tell(Event::Withdraw { job: id(3) });
+    assert!(rig.take().contains(&"ended j3".to_owned()));
+}
+
+#[test]
+fn a_job_that_is_being_taken_can_be_waited_for() {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.delay_commits();
+    rig.submit(job(1));
+    rig.expect(["+enqueue j1"]);
+    watch(&mut rig, 1);
+    rig.expect([]);
+    rig.commit();
+    rig.skip();
+    rig.cancel(1);
+    rig.expect(["+cancel j1 by ops"]);
+    rig.commit();
+    assert!(rig.take().contains(&"ended j1".to_owned()));
 }

@@ -115,6 +115,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         needs_transfers: false,
         require_worker: false,
         names: FileNames::Plain,
+        tag: None,
         datasets: Vec::new(),
     };
     let cache = || CacheId::parse("a").unwrap();
@@ -128,12 +129,15 @@ fn the_storage_document_has_every_marker_and_every_record() {
         packs: Vec::new(),
         at,
     };
+    let assign = |at, class| Record::Assign { at, job, run, attempt, worker, class };
+    let requeue =
+        |at| Record::Requeue { at, job, run, attempt, why, counts: true, not_before: Micros(1) };
     let records = [
         ("announce", Record::Announce { at, job: submission() }),
         ("enqueue", Record::Enqueue { at, job: submission(), children: Vec::new(), kept: true }),
-        ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Leasing }),
+        ("assign", assign(None, WorkerClass::Leasing)),
         ("ack", Record::Ack { at, job, run, worker, result: ResultId(1), ok: true }),
-        ("requeue", Record::Requeue { job, run, attempt, why, counts: true, not_before: at }),
+        ("requeue", requeue(None)),
         ("dlq", Record::Dlq { at, job, run, attempt, why }),
         ("cancel", Record::Cancel { at, job, run, by: "a".into() }),
         ("withdraw", Record::Withdraw { job, run }),
@@ -146,7 +150,9 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("dataset", Record::Dataset { dataset: dataset.clone().into() }),
         ("stage", Record::Stage { job, dataset: dataset.into() }),
         ("dataset_gone", Record::DatasetGone { cache: cache(), version: Uuid::nil() }),
-        ("assign", Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }),
+        ("assign", assign(None, WorkerClass::Classic)),
+        ("assign", assign(Some(at), WorkerClass::Leasing)),
+        ("requeue", requeue(Some(at))),
     ];
     let number = |record: &Record| {
         let mut bytes = Vec::new();

@@ -90,6 +90,7 @@ fn job_request(fields: &Value) -> JobRequest {
         time_limit_ms: number(fields, "TimeLimitMs"),
         require_worker: fields.get("RequireWorker").is_some(),
         flatten: fields.get("Flatten").is_some(),
+        tag: opt_text(fields, "Tag"),
     }
 }
 

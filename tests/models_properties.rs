@@ -74,11 +74,13 @@ fn input_file() -> impl Strategy<Value = InputFile> {
 fn job_request() -> impl Strategy<Value = JobRequest> {
     let classic = (guid(), text(), name(), vec(text(), 0..4), vec(input_file(), 0..4));
     let deliver = select(vec![Deliver::One, Deliver::All]);
-    let ours = (any::<i64>(), deliver, option::of(1..=i64::MAX.unsigned_abs()), any::<[bool; 2]>());
+    let limit = option::of(1..=i64::MAX.unsigned_abs());
+    let tag = option::of("\\PC{1,20}");
+    let ours = (any::<i64>(), deliver, limit, any::<[bool; 2]>(), tag);
     (classic, ours).prop_map(
         |(
             (job_id, client_id, exec_name, args, files),
-            (priority, deliver, time_limit_ms, [require_worker, flatten]),
+            (priority, deliver, time_limit_ms, [require_worker, flatten], tag),
         )| JobRequest {
             job_id,
             client_id,
@@ -90,6 +92,7 @@ fn job_request() -> impl Strategy<Value = JobRequest> {
             time_limit_ms,
             require_worker,
             flatten,
+            tag,
         },
     )
 }

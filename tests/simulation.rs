@@ -431,7 +431,8 @@ impl World {
                 self.coverage.acks_refused += 1;
                 return;
             }
-            Action::ForgetInput { .. }
+            Action::Ended { .. }
+            | Action::ForgetInput { .. }
             | Action::Operated { .. }
             | Action::DatasetPut { .. }
             | Action::DatasetRemoved { .. }

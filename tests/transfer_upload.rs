@@ -66,6 +66,7 @@ impl World {
             name: "model.bin".to_owned().try_into().unwrap(),
             digest,
             compression,
+            keeps_source: true,
             source,
         };
         let (sender, news) = mpsc::unbounded_channel();

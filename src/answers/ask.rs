@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::{
     BlobPage, Cancelled, Checked, Collected, DatasetPage, DatasetShown, DeadPage, DeadShown,
-    Explained, Found, Inspected, Purged, Pushed, Removed, Requeued,
+    Explained, Found, Inspected, JobPage, JobShown, JobState, Purged, Pushed, Removed, Requeued,
+    Waited,
 };
 
 /// A question, and what answers it.
@@ -137,6 +138,34 @@ questions! {
     Cancel = "cancel" {
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
     } -> Cancelled;
+    /// A page of the jobs, the newest first.
+    JobLs = "job.ls" {
+        /// Those that are in one of these states; all if there are none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")] states: Vec<JobState>,
+        /// Those of this client id, and of the ids that begin with it and a slash.
+        #[serde(default, skip_serializing_if = "Option::is_none")] client: Option<String>,
+        /// Those that name this program.
+        #[serde(default, skip_serializing_if = "Option::is_none")] exec: Option<String>,
+        /// Those with this tag.
+        #[serde(default, skip_serializing_if = "Option::is_none")] tag: Option<String>,
+        /// Those that were submitted at most so long ago.
+        #[serde(default, skip_serializing_if = "Option::is_none")] since_ms: Option<u64>,
+        /// The most jobs to list.
+        #[serde(default, skip_serializing_if = "Option::is_none")] limit: Option<u64>,
+        /// The place behind which the page begins, as the page before said it.
+        #[serde(default, skip_serializing_if = "Option::is_none")] after: Option<u64>,
+    } -> JobPage;
+    /// Everything about one job.
+    JobShow = "job.show" {
+        #[serde(deserialize_with = "job_id")] job_id: Uuid,
+    } -> JobShown;
+    /// Is answered when jobs have ended.
+    JobWait = "job.wait" {
+        /// The jobs, at most 1,000.
+        #[serde(deserialize_with = "job_ids")] job_ids: Vec<Uuid>,
+        /// Whether the first that ends is enough.
+        #[serde(default)] any: bool,
+    } -> Waited;
 }
 
 /// One dead job, or all of them.
@@ -191,6 +220,11 @@ fn guid<E: serde::de::Error>(what: &str, text: &str) -> Result<Uuid, E> {
 
 fn job_id<'de, D: Deserializer<'de>>(from: D) -> Result<Uuid, D::Error> {
     guid("job id", &String::deserialize(from)?)
+}
+
+fn job_ids<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Uuid>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| guid("job id", text)).collect()
 }
 
 fn job_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {

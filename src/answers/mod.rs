@@ -65,6 +65,7 @@ pub mod ask;
 mod blobs;
 mod datasets;
 mod explain;
+mod job_list;
 mod jobs;
 mod status;
 
@@ -76,6 +77,10 @@ pub use datasets::{
 pub use explain::{
     DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
     Verdict, Waits, WaitsFor,
+};
+pub use job_list::{
+    AttemptRow, ChildRow, InputFrom, InputRow, JobPage, JobRow, JobShown, JobState, RequestShown,
+    ResultShown, Waited, WaitedJob,
 };
 pub use jobs::{
     Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was,

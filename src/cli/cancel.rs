@@ -6,15 +6,19 @@ use clap::Args;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::answers::{Was, ask};
+use crate::answers::{JobState, Was, ask};
 use crate::client::ClientError;
 
 use super::exit::{code_of, report};
+use super::job::pages::{Filter, ids};
+use super::last::{JobRef, job_ref};
 use super::output::{self, OUTPUT_VARIABLE};
-use super::{Output, Reach, Unwritten, job_id, print_json, printable};
+use super::{Output, Reach, Unwritten, note, print_json, printable};
 
 const EXAMPLES: &str = "Examples:
   heft cancel 00112233-4455-6677-8899-aabbccddeeff
+  heft cancel last
+  heft cancel --tag nightly
 
 Each job's client gets a result that says so. To end a job of `heft submit`, press Ctrl-C there.";
 
@@ -22,14 +26,24 @@ Each job's client gets a result that says so. To end a job of `heft submit`, pre
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CancelArgs {
-    /// Job ids.
-    #[arg(value_name = "JOB_ID", value_parser = job_id, required = true)]
-    jobs: Vec<Uuid>,
+    #[command(flatten)]
+    which: Which,
     /// Output format.
     #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
     #[command(flatten)]
     reach: Reach,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// Job ids, or `last`.
+    #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+    jobs: Vec<JobRef>,
+    /// All jobs with this tag that have not ended.
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
 }
 
 /// Runs the command.
@@ -39,10 +53,21 @@ pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
 
 async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
     let leader = args.reach.leader().await?;
+    let named = args.which.jobs.iter().map(|job| job.resolve(leader.address()));
+    let mut jobs = named.collect::<Result<Vec<Uuid>, _>>()?;
     let client = args.reach.asking(&leader).await?;
+    if let Some(tag) = &args.which.tag {
+        let states = vec![JobState::Queued, JobState::Gathering, JobState::Running];
+        let filter = Filter { states, tag: Some(tag.clone()), ..Filter::default() };
+        let tagged = ids(&client, leader.address(), &filter).await?;
+        jobs = tagged.into_iter().map(|(id, _)| id).collect();
+        if jobs.is_empty() {
+            note(&format!("no job with the tag {tag} has yet to end"));
+        }
+    }
     // One that cannot be cancelled is no reason to leave the others.
-    let (are_several, mut last) = (args.jobs.len() > 1, None);
-    for job in &args.jobs {
+    let (are_several, mut last) = (jobs.len() > 1, None);
+    for job in &jobs {
         match client.ask(&ask::Cancel { job_id: *job }).await {
             Ok(answered) => show(args.output, *job, &answered.answer.was)?,
             Err(error @ (ClientError::Answered(_) | ClientError::NotFound(_))) if are_several => {

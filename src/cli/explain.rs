@@ -3,15 +3,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
-use uuid::Uuid;
-
+use super::last::{JobRef, job_ref};
 use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, said, text};
-use super::{Output, Reach, about, job_id, printable};
+use super::{Output, Reach, about, printable};
 use crate::answers::{Explained, ask};
 use crate::core::queue::AHEAD_COUNTED_MAX;
 use crate::units::ByteSize;
+use clap::Args;
 
 const EXAMPLES: &str = "Examples:
   heft explain 00112233-4455-6677-8899-aabbccddeeff
@@ -21,9 +20,9 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Job id.
-    #[arg(value_name = "JOB_ID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+    job: JobRef,
     /// Output format.
     #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
@@ -38,8 +37,9 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 
 async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let leader = args.reach.leader().await?;
+    let job_id = args.job.resolve(leader.address())?;
     let client = args.reach.asking(&leader).await?;
-    let answered = client.ask(&ask::Explain { job_id: args.job }).await?;
+    let answered = client.ask(&ask::Explain { job_id }).await?;
     client.close().await;
     show(args.output, &answered.json, None, || render(&answered.answer))?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,11 @@
 //! `heft job`: what can be done with jobs, under one noun. The short words `heft submit`, `heft
 //! explain` and `heft cancel` are the same commands.
 
+mod ls;
+pub(super) mod pages;
+mod show;
+mod wait;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -8,7 +13,7 @@ use clap::{Args, Subcommand};
 use super::job_logs::{self, LogsArgs};
 use super::{cancel, explain, submit};
 
-/// Submit, explain, cancel and follow jobs
+/// Submit, list, show, follow, await, explain and cancel jobs
 #[derive(Debug, Args)]
 pub struct JobArgs {
     #[command(subcommand)]
@@ -18,17 +23,23 @@ pub struct JobArgs {
 #[derive(Debug, Subcommand)]
 enum JobCommand {
     Submit(Box<submit::SubmitArgs>),
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Wait(wait::WaitArgs),
+    Logs(LogsArgs),
     Explain(explain::ExplainArgs),
     Cancel(cancel::CancelArgs),
-    Logs(LogsArgs),
 }
 
 /// Runs the command.
 pub fn run(args: &JobArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         JobCommand::Submit(args) => submit::run(args),
+        JobCommand::Ls(args) => ls::run(args),
+        JobCommand::Show(args) => show::run(args),
+        JobCommand::Wait(args) => wait::run(args),
+        JobCommand::Logs(args) => super::block_on(job_logs::logs(args)),
         JobCommand::Explain(args) => explain::run(args),
         JobCommand::Cancel(args) => cancel::run(args),
-        JobCommand::Logs(args) => super::block_on(job_logs::logs(args)),
     }
 }

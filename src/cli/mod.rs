@@ -20,6 +20,7 @@ mod identity;
 pub mod job;
 mod job_line;
 mod job_logs;
+mod last;
 pub mod leader;
 mod leaving;
 mod log;

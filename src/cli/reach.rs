@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::congestion;
 use super::context::{Contexts, check_leaders};
 use super::exit::{Sourced, Usage};
+use super::identity::default_client_id;
 use crate::answers::{Status, ask};
 use crate::client::{Answered, Client, ClientError, Options};
 use crate::units::Span;
@@ -122,6 +123,12 @@ impl Reach {
         let status = client.ask(&ask::Status {}).await?;
         client.close().await;
         Ok(status)
+    }
+
+    /// The client id of the user's jobs: the context's, else the user at this host.
+    pub(crate) fn client_id(&self) -> Result<String, Usage> {
+        let leaders = self.leaders()?;
+        Ok(leaders.client_id().map_or_else(default_client_id, str::to_owned))
     }
 
     /// The leaders that the command line, the environment and the contexts name. Nobody is asked.

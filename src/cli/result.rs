@@ -14,12 +14,13 @@ use uuid::Uuid;
 use super::children::children;
 use super::exit::{NOT_FOUND, TimedOut, code_of, report};
 use super::job_line::Line;
+use super::last::{JobRef, job_ref};
 use super::output::{self, OUTPUT_VARIABLE};
 use super::progress::Progress;
 use super::reach::Leader;
 use super::show::{Show, show};
 use super::show_children::{Asker, show_all};
-use super::{Output, Reach, job_id, print_json};
+use super::{Output, Reach, print_json};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 
@@ -48,9 +49,9 @@ enum ResultCommand {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct GetArgs {
-    /// Job id.
-    #[arg(value_name = "JOBID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOBID", value_parser = job_ref)]
+    job: JobRef,
     /// Unpack the files the job created into this directory; for a job to all workers, each
     /// worker's files into a subdirectory named after its id.
     #[arg(long, value_name = "DIR")]
@@ -76,18 +77,18 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let leader = args.reach.leader().await?;
+    let job = args.job.resolve(leader.address())?;
     let client = args.reach.asking(&leader).await?;
     let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, &leader, &client)).await {
+        Some(limit) => match timeout(limit.0, get_and_show(args, job, &leader, &client)).await {
             Ok(shown) => shown,
             Err(_) => Err(TimedOut::Waiting(format!(
-                "the result of job {} did not arrive within {limit} (--timeout): try again with a \
-                 longer timeout",
-                args.job
+                "the result of job {job} did not arrive within {limit} (--timeout): try again with \
+                 a longer timeout"
             ))
             .into()),
         },
-        None => get_and_show(args, &leader, &client).await,
+        None => get_and_show(args, job, &leader, &client).await,
     };
     client.close().await;
     shown
@@ -95,23 +96,25 @@ async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
 
 async fn get_and_show(
     args: &GetArgs,
+    job: Uuid,
     leader: &Leader,
     client: &Client,
 ) -> anyhow::Result<ExitCode> {
     let wanted = downloads(args.out.as_ref(), args.output);
-    let fetched = fetch(client, args.job, &wanted, args.progress, args.output).await;
+    let fetched = fetch(client, job, &wanted, args.progress, args.output).await;
     let fetched = match fetched {
-        Err(error) if code_of(&error) == NOT_FOUND => return none_there(args, &error),
+        Err(error) if code_of(&error) == NOT_FOUND => return none_there(args, job, &error),
         fetched => fetched?,
     };
     let Some(finished) = fetched else {
         return none_there(
             args,
+            job,
             &anyhow!(
                 "the leader at {} has no result of job {}: the job has not ended, is unknown there, or \
              its result has expired; see `{}`",
                 leader.address(),
-                args.job,
+                job,
                 leader.command("status")
             ),
         );
@@ -128,12 +131,12 @@ async fn get_and_show(
 }
 
 /// The leader has no result of the job.
-fn none_there(args: &GetArgs, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
+fn none_there(args: &GetArgs, job: Uuid, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
     if !args.output.is_json() {
         return Ok(report(error, false));
     }
     let error_shown = output::as_json(error);
-    print_json(&json!({"job_id": args.job, "status": "NOT_FOUND", "error": error_shown}))?;
+    print_json(&json!({"job_id": job, "status": "NOT_FOUND", "error": error_shown}))?;
     Ok(ExitCode::from(code_of(error)))
 }
 

@@ -1,8 +1,9 @@
 //! `heft submit`: one job, waited for. It rides out leaders that go away, prints what the job
-//! printed, unpacks what it made, and exits with 0 only if the job ended OK.
+//! printed, unpacks what it made, and exits with 0 only if the job ended OK. With `--detach` it
+//! waits until the leader has the job with all of its inputs, and no longer.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Optio
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
+use crate::model::limits::TAG_BYTES_MAX;
 use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
@@ -26,6 +28,7 @@ use super::dataset::cache_id;
 use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
 use super::job_line::Line;
+use super::last;
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
@@ -48,12 +51,14 @@ const EXAMPLES: &str = "Examples:
   heft submit calcA --cache models-v2/large.bin=model.bin --cache tables
   heft submit calcA --output json | jq -r .status
   heft submit calcA --all --out results
+  job=$(heft submit calcA --file 20GiB.bin --tag nightly --detach)
   heft submit groupA --raw --subject groupA --file payload.bin > answer.bin
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
-error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
+error are printed as they are. Ctrl-C cancels the job; a second one leaves at once. The line `job ID` on standard error says
+that the leader has the job; from then on `last` means it in commands such as `heft job wait last`.
 
-Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
+Exit codes: 0 the job ended OK (with --detach: the leader has it), 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
 command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
 interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
 
@@ -92,6 +97,13 @@ pub struct SubmitArgs {
     /// as received.
     #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches", "digest", "compress"], requires = "files")]
     raw: bool,
+    /// Name of a group of jobs, by which `heft job` finds them.
+    #[arg(long, value_name = "TAG", conflicts_with = "raw", value_parser = tag)]
+    tag: Option<String>,
+    /// Print the job's id and leave once the leader has the job with all of its inputs. The result
+    /// stays at the leader for its --result-ttl.
+    #[arg(long, conflicts_with = "out")]
+    detach: bool,
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
@@ -117,7 +129,8 @@ pub struct SubmitArgs {
     /// Progress output: a line on a terminal, JSON objects on standard error, or none.
     #[arg(long, value_enum, default_value_t)]
     progress: Progress,
-    /// Time to wait for the result, such as 10m (default: no limit).
+    /// Time to wait for the result, or with --detach until the leader has the job, such as 10m
+    /// (default: no limit).
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
     #[command(flatten)]
@@ -208,8 +221,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Some(id) => id.to_owned(),
         None => default_client_id(),
     };
-    let downloads =
-        if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
+    let downloads = match args.all || args.detach {
+        true => Default::default(),
+        false => downloads(args.out.as_ref(), args.output),
+    };
     // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach =
@@ -229,7 +244,11 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
-        client.submit_raw(subject, raw_payload(files)?).await?
+        let payload = raw_payload(files)?;
+        match args.detach {
+            true => client.submit_raw_detached(subject, payload).await?,
+            false => client.submit_raw(subject, payload).await?,
+        }
     } else {
         let unanswered = "the leader did not list the files of the datasets";
         let cached =
@@ -253,6 +272,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             inputs: files,
             digest: args.digest.into(),
             compression: args.compress.into(),
+            detached: args.detach,
             ..JobSpec::from(JobRequest { files: cached, ..request(args) })
         };
         client.submit_to(subject, spec).await?
@@ -260,7 +280,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     if args.output == Output::Quiet {
         print_id(&job.id().to_string())?;
     }
-    let ending = follow(args, &mut job, &mut interrupts, deadline).await;
+    let ending = follow(args, leader.address(), &mut job, &mut interrupts, deadline).await;
     if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
         && let Ok(result) = finished.result()
         && let Some(children) = children(&result)
@@ -278,6 +298,17 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
+        Followed::Taken => {
+            match args.output {
+                Output::Table => print(format!("{}\n", job.id()).as_bytes())?,
+                Output::Json | Output::Jsonl => {
+                    print_json(&json!({"job_id": job.id(), "status": "SUBMITTED"}))?
+                }
+                // It is there already.
+                Output::Quiet => {}
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         Followed::TimedOut(left) => {
             let (job, after) =
                 (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
@@ -377,6 +408,7 @@ fn request(args: &SubmitArgs) -> JobRequest {
         require_worker: args.require_worker,
         flatten: args.flatten,
         deliver: if args.all { Deliver::All } else { Deliver::One },
+        tag: args.tag.clone(),
         time_limit_ms: args
             .time_limit
             .map(|limit| u64::try_from(limit.0.as_millis()).unwrap_or(u64::MAX).max(1)),
@@ -401,6 +433,17 @@ fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
         }
         (_, more) => {
             Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1)))
+        }
+    }
+}
+
+/// Reads a tag.
+fn tag(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a tag has at least one character".to_owned()),
+        1..=TAG_BYTES_MAX => Ok(text.to_owned()),
+        bytes => {
+            Err(format!("the tag has {bytes} bytes; the limit is {TAG_BYTES_MAX}: shorten it"))
         }
     }
 }
@@ -534,15 +577,40 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
 enum Followed {
     /// With its end; `cancelled` if Ctrl-C asked for that.
     Ended { finished: Finished, cancelled: bool },
+    /// The leader has the job, and no more is wanted (`--detach`).
+    Taken,
     /// The person at the terminal did not want to wait any longer.
     Left(Reached),
     /// `--timeout` ran out.
     TimedOut(Left),
 }
 
-/// Waits for the job's end.
+/// Says once that the leader has the job, and notes it as the last one.
+struct Acknowledged<'a> {
+    args: &'a SubmitArgs,
+    leader: &'a str,
+    said: bool,
+}
+
+impl Acknowledged<'_> {
+    fn take(&mut self, job: uuid::Uuid, line: &mut Line) {
+        if std::mem::replace(&mut self.said, true) {
+            return;
+        }
+        last::note(self.leader, job);
+        // Elsewhere the id is in what is printed already.
+        let is_new = !self.args.detach && self.args.output == Output::Table;
+        if is_new && self.args.progress != Progress::Json {
+            line.clear();
+            writeln!(io::stderr(), "job {job}").ok();
+        }
+    }
+}
+
+/// Waits for the job's end; with `--detach` until the leader has it.
 async fn follow(
     args: &SubmitArgs,
+    leader: &str,
     job: &mut JobHandle,
     interrupts: &mut mpsc::Receiver<()>,
     deadline: Option<tokio::time::Instant>,
@@ -551,6 +619,7 @@ async fn follow(
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
     let mut cancelled = false;
     let mut reached = Reached::default();
+    let mut acknowledged = Acknowledged { args, leader, said: false };
     loop {
         let event = tokio::select! {
             event = job.event() => event,
@@ -579,12 +648,21 @@ async fn follow(
         match event {
             Some(event) => {
                 reached.take(&event);
+                if reached == Reached::Taken {
+                    acknowledged.take(job.id(), &mut line);
+                    if args.detach && !cancelled {
+                        line.clear();
+                        return Ok(Followed::Taken);
+                    }
+                }
                 line.take(&event);
             }
-            // The news end when the job does.
+            // The news end when the job does. A classic leader says nothing before.
             None => {
+                let finished = job.finish().await?;
+                acknowledged.take(job.id(), &mut line);
                 line.clear();
-                return Ok(Followed::Ended { finished: job.finish().await?, cancelled });
+                return Ok(Followed::Ended { finished, cancelled });
             }
         }
     }

@@ -63,6 +63,14 @@ struct Job {
     parked: Option<(Conn, Instant)>,
 }
 
+impl Job {
+    /// Whether it is the leader's alone: it was to be left, and the leader has it. One that is
+    /// cancelled is waited for.
+    fn is_left(&self) -> bool {
+        self.prepared.detached && self.run > 0 && self.cancel.is_none()
+    }
+}
+
 struct Connection {
     address: String,
     up: Option<Up>,
@@ -481,6 +489,8 @@ impl EventLoop {
         // Result and job control carry the job in both ids; a classic leader too (T05).
         let job = if frame.corr_id.is_nil() { frame.msg_id } else { frame.corr_id };
         let read = match frame.kind() {
+            // Whoever left it fetches the result later: without a receipt the leader keeps it.
+            Some(Kind::Result) if self.jobs.get(&job).is_some_and(Job::is_left) => Ok(()),
             Some(Kind::Result) => {
                 self.receipts.came(job, conn);
                 self.take_result(conn, job, frame.payload.clone());

@@ -133,6 +133,17 @@ impl Client {
         handle(&self.remote, raw_job(subject, payload.into())?).await
     }
 
+    /// The same for a job that this client leaves with the leader, as [`JobSpec::detached`] says.
+    pub async fn submit_raw_detached(
+        &self,
+        subject: &str,
+        payload: impl Into<Bytes>,
+    ) -> Result<JobHandle, ClientError> {
+        let job = raw_job(subject, payload.into())?;
+        let wishes = job.wishes.detached(true);
+        handle(&self.remote, Prepared { detached: true, wishes, ..job }).await
+    }
+
     /// Asks the leader to end a job that this client submitted; whether it is one of its unfinished
     /// ones. The job's end still comes by its handle.
     pub async fn cancel(&self, job: Uuid, why: impl Into<String>) -> bool {
@@ -238,6 +249,7 @@ pub(super) fn raw_job(subject: &str, payload: Bytes) -> Result<Prepared, ClientE
         payload,
         blobs: Vec::new(),
         wishes,
+        detached: false,
     })
 }
 

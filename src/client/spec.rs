@@ -45,6 +45,11 @@ pub struct JobSpec {
     pub digest: DigestKind,
     /// How their chunks are compressed.
     pub compression: Compression,
+    /// Whether this client leaves the job with the leader once that has it: then the leader keeps
+    /// the files for as long as the job needs them, and the result until somebody fetches it. The
+    /// job's events end with [`JobEvent::Submitted`](super::JobEvent::Submitted). A classic leader
+    /// is sent no such job.
+    pub detached: bool,
 }
 
 impl From<JobRequest> for JobSpec {
@@ -54,6 +59,7 @@ impl From<JobRequest> for JobSpec {
             inputs: Vec::new(),
             digest: DigestKind::ChunkList,
             compression: Compression::default(),
+            detached: false,
         }
     }
 }
@@ -83,6 +89,8 @@ pub(super) struct Prepared {
     pub(super) payload: Bytes,
     pub(super) blobs: Vec<Blob>,
     pub(super) wishes: Wishes,
+    /// Whether its result is left with the leader.
+    pub(super) detached: bool,
 }
 
 impl Prepared {
@@ -133,7 +141,8 @@ pub(super) async fn prepared(
     }
     let (id, subject) = (spec.request.job_id, subject.to_owned());
     let inputs = spec.inputs.iter().map(|input| input.name.as_str());
-    let wishes = Wishes::of(&spec.request, inputs, &subject);
+    let detached = spec.detached;
+    let wishes = Wishes::of(&spec.request, inputs, &subject).detached(detached);
     let room = payload_room(&subject)?.min(assigned_room(&subject, &spec.request.exec_name));
     let on_disk = |input: &Input| matches!(input.source, Source::File(_));
     let (payload, blobs) = match spec.inputs.iter().any(on_disk) {
@@ -143,7 +152,7 @@ pub(super) async fn prepared(
         }
         false => build(spec, room)?,
     };
-    Ok(Prepared { id, subject, payload, blobs, wishes })
+    Ok(Prepared { id, subject, payload, blobs, wishes, detached })
 }
 
 /// A file of the job, with its bytes apart.
@@ -160,7 +169,7 @@ fn build(spec: JobSpec, room: u64) -> Result<(Bytes, Vec<Blob>), ClientError> {
             return Ok((payload, Vec::new()));
         }
     }
-    let JobSpec { mut request, inputs, digest, compression } = spec;
+    let JobSpec { mut request, inputs, digest, compression, detached } = spec;
     let own = std::mem::take(&mut request.files).into_iter().map(|mut file| {
         let content = file.content.take_if(|content| !content.is_empty());
         Part { file, source: content.map(|content| Source::Memory(content.into())) }
@@ -169,7 +178,8 @@ fn build(spec: JobSpec, room: u64) -> Result<(Bytes, Vec<Blob>), ClientError> {
         let file = InputFile { name: input.name, ..InputFile::default() };
         Part { file, source: Some(input.source) }
     });
-    let builder = Builder { parts: own.chain(beside).collect(), request, digest, compression };
+    let parts = own.chain(beside).collect();
+    let builder = Builder { parts, request, digest, compression, keeps_source: !detached };
     let sizes = builder.parts.iter().filter_map(|part| part.source.as_ref()).map(Source::size);
     let inline_bytes = sizes.fold(0, |sum: u64, size| sum.saturating_add(base64_bytes(size)));
     // All inside; all but the small ones as blobs; all as blobs.
@@ -202,6 +212,7 @@ struct Builder {
     request: JobRequest,
     digest: DigestKind,
     compression: Compression,
+    keeps_source: bool,
 }
 
 impl Builder {
@@ -236,6 +247,7 @@ impl Builder {
             name: Name::try_from(name.to_owned()).map_err(|error| bad(error.to_string()))?,
             digest: self.digest,
             compression: self.compression,
+            keeps_source: self.keeps_source,
             source: source.clone(),
         })
     }

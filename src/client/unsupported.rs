@@ -29,6 +29,7 @@ impl Wishes {
             time_limit_ms,
             require_worker,
             flatten,
+            tag,
             ..
         } = request;
         let mut needed = Vec::new();
@@ -61,10 +62,20 @@ impl Wishes {
                 files.iter().any(|file| file.cache_name.is_some()),
                 "only a heft worker finds a file of a dataset that the job knows by another name (--cache)",
             ),
+            (tag.is_some(), "nobody can find the job by its tag (--tag)"),
         ];
         let ignored =
             ignored.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
         Wishes { needed, ignored }
+    }
+
+    /// The same of a job whose client leaves it with the leader.
+    pub(super) fn detached(mut self, is_so: bool) -> Self {
+        if is_so {
+            let text = "it drops results of clients that are not connected (--detach)";
+            self.needed.push(text.to_owned());
+        }
+        self
     }
 
     /// Unsupported features of a raw job.
@@ -126,6 +137,8 @@ mod tests {
         let elsewhere = Wishes::of(&calc(), [], "job.assign.groupB").needed().unwrap();
         assert!(elsewhere.contains("--subject job.assign.groupB"), "{elsewhere}");
         assert!(Wishes::of_raw(b"bytes", "groupA").needed().unwrap().contains("--raw"));
+        let left = wishes(&calc()).detached(true).needed().unwrap();
+        assert!(left.contains("--detach") && wishes(&calc()).detached(false).needed().is_none());
         let both = JobRequest { deliver: Deliver::All, require_worker: true, ..calc() };
         assert!(needed(&both).contains("--all") && needed(&both).contains("--require-worker"));
     }
@@ -136,11 +149,12 @@ mod tests {
             priority: 3,
             time_limit_ms: Some(5),
             files: vec![InputFile::cached_as("a", "set", "b")],
+            tag: Some("night".to_owned()),
             ..calc()
         };
         let wishes = wishes(&request);
         let ignored = wishes.ignored().unwrap();
-        for option in ["--priority", "--time-limit", "--cache"] {
+        for option in ["--priority", "--time-limit", "--cache", "--tag"] {
             assert!(ignored.contains(option), "{ignored}");
         }
         assert_eq!(wishes.needed(), None);

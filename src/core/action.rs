@@ -50,6 +50,9 @@ pub enum Action {
     /// Send a job's result to a client; then [`Event::Delivered`](super::Event::Delivered), or
     /// [`Event::NotDelivered`](super::Event::NotDelivered) once the connection has ended.
     Deliver { conn: ConnId, job: JobId, run: Run },
+    /// A job that somebody waits for, as [`Event::Watch`](super::Event::Watch) said, has ended, or
+    /// is not known any more.
+    Ended { job: JobId },
     /// The payload of a job is not needed any more.
     ForgetInput { job: JobId },
     /// A result that a worker returned is not needed any more.
@@ -140,7 +143,7 @@ pub enum Refusal {
     },
     /// The jobs that the leader holds have as long names as they may.
     #[error(
-        "the names of the leader's jobs (routing key, client, program, datasets) take {held} bytes \
+        "the names of the leader's jobs (routing key, client, program, datasets, tag) take {held} bytes \
          of its memory; this job needs {bytes} more, and the limit is {limit}: wait, purge its \
          dead-letter queue, or use shorter names"
     )]

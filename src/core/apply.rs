@@ -175,6 +175,7 @@ impl Broker {
             });
         }
         self.settle(id, run, returned_by);
+        self.tell_end(id);
         for child in children {
             if let Some(run) =
                 self.state.job(child).filter(|child| !child.has_ended()).map(|child| child.run)

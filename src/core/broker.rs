@@ -142,6 +142,8 @@ impl Broker {
             Event::Delivered { job, run } => self.was_delivered(job, run),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
+            Event::Watch { job } => self.watch(job),
+            Event::Unwatch { job } => self.unwatch(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),
             Event::Staged { job, dataset } => self.staged(job, dataset),
             Event::RemoveDataset { cache } => self.remove_dataset(cache),

@@ -243,7 +243,8 @@ impl Broker {
         if self.config.policy == super::choose::Policy::Sticky {
             self.assigning.sticky.insert(client, key, worker);
         }
-        self.propose(Record::Assign { job: id, run, attempt, worker, class });
+        let at = Some(self.now);
+        self.propose(Record::Assign { at, job: id, run, attempt, worker, class });
     }
 
     /// An assignment is committed: it is sent, unless it came too late.

@@ -22,6 +22,8 @@ pub(super) struct Results {
     pub(super) undelivered: BTreeMap<ClientId, BTreeSet<JobId>>,
     /// Results that their clients have, which is proposed and not yet applied.
     pub(super) confirming: HashSet<(JobId, Run)>,
+    /// Jobs whose end somebody waits for.
+    watched: BTreeSet<JobId>,
     /// Jobs that ended, the oldest first, and whether a look at them is due.
     ended: VecDeque<(Micros, JobId, Run)>,
     expiry_watched: bool,
@@ -30,11 +32,40 @@ pub(super) struct Results {
 impl Results {
     /// How much is kept of results that are to be delivered.
     pub(super) fn len(&self) -> usize {
-        self.undelivered.values().map(BTreeSet::len).sum::<usize>() + self.confirming.len()
+        let undelivered = self.undelivered.values().map(BTreeSet::len).sum::<usize>();
+        undelivered + self.confirming.len() + self.watched.len()
     }
 }
 
 impl Broker {
+    /// Somebody waits for the end of a job.
+    pub(super) fn watch(&mut self, id: JobId) {
+        self.results.watched.insert(id);
+        if !self.has_yet_to_end(id) {
+            self.tell_end(id);
+        }
+    }
+
+    /// Whether a job is known, or about to be, and has not ended.
+    pub fn has_yet_to_end(&self, id: JobId) -> bool {
+        match self.state.job(id) {
+            Some(job) => !job.has_ended(),
+            None => self.intake.enqueuing.contains(id),
+        }
+    }
+
+    /// Nobody waits for the end of a job any more.
+    pub(super) fn unwatch(&mut self, id: JobId) {
+        self.results.watched.remove(&id);
+    }
+
+    /// A job has ended, or is gone: whoever waits for that hears it.
+    pub(super) fn tell_end(&mut self, id: JobId) {
+        if self.results.watched.remove(&id) {
+            self.actions.push_back(Action::Ended { job: id });
+        }
+    }
+
     pub(super) fn keep_for_a_while(&mut self, job: JobId, run: Run) {
         self.keep_since(self.now, job, run);
     }

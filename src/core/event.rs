@@ -137,6 +137,11 @@ pub enum Event {
     ///
     /// [`Broker::oldest_ended`]: super::Broker::oldest_ended
     ForgetEnded { job: JobId },
+    /// Somebody waits for the end of a job: [`Action::Ended`](super::action::Action::Ended) says
+    /// when it has come, once. At once, if it has, or if there is no such job.
+    Watch { job: JobId },
+    /// The same no more.
+    Unwatch { job: JobId },
     /// A dataset is whole at the leader: it is kept, and takes the place of what was under its id.
     PutDataset { dataset: Arc<Dataset> },
     /// The inputs of a job were made a dataset, as
@@ -264,13 +269,16 @@ pub struct Submission {
     pub datasets: Vec<CacheId>,
     /// What the names of its files are to classic workers.
     pub names: FileNames,
+    /// The group of jobs it belongs to; never empty.
+    pub tag: Option<Arc<str>>,
 }
 
 impl Submission {
-    /// Bytes of the names that the job keeps in memory: its key, client, program and datasets.
+    /// Bytes of the names that the job keeps in memory: its key, client, program, datasets and tag.
     pub fn names_bytes(&self) -> u64 {
-        let datasets = self.datasets.iter().map(|cache| cache.as_str().len());
-        (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets.sum::<usize>()) as u64
+        let datasets = self.datasets.iter().map(|cache| cache.as_str().len()).sum::<usize>();
+        let tag = self.tag.as_ref().map_or(0, |tag| tag.len());
+        (self.client.0.len() + self.key.bytes() + self.exec.len() + datasets + tag) as u64
     }
 
     /// What it asks of a worker. A JobRequest names a program, so that logs of all versions tell

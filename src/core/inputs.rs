@@ -244,6 +244,7 @@ impl Broker {
             self.drop_source(id);
             self.clients.forget_submitter(id);
             self.settle(id, job.run, None);
+            self.tell_end(id);
             // The same job again goes on with what there is of its inputs.
             if again
                 .as_ref()

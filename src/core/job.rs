@@ -70,6 +70,18 @@ pub struct AttemptNote {
     /// At which worker.
     pub worker: WorkerId,
     pub why: AttemptEnd,
+    /// When the worker was given the job, if that is known.
+    pub began: Option<Micros>,
+    /// When the attempt ended, if that is known.
+    pub ended: Option<Micros>,
+}
+
+/// When things happened to a job, as far as that is known: older logs and snapshots do not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    pub submitted: Option<Micros>,
+    /// When the worker was given the job that has it, or that ended it with its result.
+    pub assigned: Option<Micros>,
 }
 
 /// Where the inputs of a job are. With its payload or by transfers they come, and they go the same
@@ -114,6 +126,7 @@ pub struct Job {
     pub children: Vec<JobId>,
     /// Whether the result of this run was sent to its client.
     pub delivered: bool,
+    pub times: Times,
     /// Where it stands.
     pub phase: Phase,
 }
@@ -131,6 +144,7 @@ impl Job {
             child_of: None,
             children: Vec::new(),
             delivered: false,
+            times: Times { submitted: Some(at), assigned: None },
             phase: Phase::Queued { not_before: at },
         }
     }
@@ -150,6 +164,11 @@ impl Job {
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => false,
             Phase::Done { .. } | Phase::Dead { .. } => true,
         }
+    }
+
+    /// Whether it has ended and can have another run.
+    pub fn may_run_again(&self) -> bool {
+        matches!(self.phase, Phase::Dead { .. }) && self.child_of.is_none()
     }
 
     /// Whether its inputs are still to come.

@@ -24,6 +24,8 @@ pub enum Record {
     },
     /// `assign`: a worker gets a job.
     Assign {
+        /// When; logs from before there was a kind for it do not say.
+        at: Option<Micros>,
         job: JobId,
         run: Run,
         attempt: Attempt,
@@ -46,6 +48,8 @@ pub enum Record {
     /// `timeout_requeue`, `worker_down_requeue`: an attempt ended without a result and the job
     /// waits again.
     Requeue {
+        /// When it ended; logs from before there was a kind for it do not say.
+        at: Option<Micros>,
         job: JobId,
         run: Run,
         /// Which attempt ended.
@@ -141,6 +145,9 @@ impl Record {
         {
             return Some(*at);
         }
+        if let Record::Assign { at, .. } | Record::Requeue { at, .. } = self {
+            return *at;
+        }
         let (Record::Dataset { dataset } | Record::Stage { dataset, .. }) = self else {
             return None;
         };
@@ -198,6 +205,8 @@ pub enum AttemptEnd {
     InputsBad,
     /// Its worker could not use its work directory, which was removed, say, or is read-only.
     NoDirectory,
+    /// The job ended in another way while the worker had it.
+    Stopped,
 }
 
 /// What a worker lacked for a job, which therefore did not start there: another worker may take it.
@@ -239,6 +248,7 @@ impl AttemptEnd {
             AttemptEnd::DiskFull => "the worker's disk is full",
             AttemptEnd::InputsBad => "the inputs arrived damaged or incomplete at the worker",
             AttemptEnd::NoDirectory => "the worker cannot use its work directory",
+            AttemptEnd::Stopped => "the job ended meanwhile",
         }
     }
 

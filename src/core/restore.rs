@@ -128,6 +128,7 @@ impl Broker {
                 None => {
                     let not_before = self.now;
                     self.propose(Record::Requeue {
+                        at: Some(self.now),
                         job: id,
                         run,
                         attempt,

@@ -220,7 +220,8 @@ impl Broker {
                     self.actions.push_back(Action::Waiting { conn, job: id, why });
                 }
                 let not_before = self.now.plus(wait);
-                Record::Requeue { job: id, run, attempt, why, counts, not_before }
+                let at = Some(self.now);
+                Record::Requeue { at, job: id, run, attempt, why, counts, not_before }
             }
         };
         self.propose(record);

@@ -14,7 +14,7 @@ use super::caps::Caps;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
-use super::job::{AttemptNote, Ending, InputsState, Job, Phase};
+use super::job::{AttemptNote, Ending, InputsState, Job, Phase, Times};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
 use super::{broken, count_down};
@@ -24,6 +24,9 @@ use super::{broken, count_down};
 pub struct State {
     /// Apart from the tree: its nodes are never full.
     jobs: BTreeMap<JobId, Box<Job>>,
+    /// Those that are no children, in the order in which they came: lists go by it, a page at a
+    /// time, however many jobs there are.
+    by_seq: BTreeMap<u64, JobId>,
     dead: BTreeSet<(u64, JobId)>,
     caps: Caps,
     running: BTreeMap<ClientId, u32>,
@@ -67,6 +70,12 @@ impl State {
     /// All jobs, in the order of their ids.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.jobs.values().map(Box::as_ref)
+    }
+
+    /// The jobs that are no children, the newest first, and of those the ones before a place.
+    pub fn newest(&self, before: Option<u64>) -> impl Iterator<Item = &Job> {
+        let places = self.by_seq.range(..before.unwrap_or(u64::MAX)).rev();
+        places.filter_map(|(_, job)| self.job(*job))
     }
 
     /// How many jobs there are, in whatever phase.
@@ -165,6 +174,9 @@ impl State {
             if matches!(job.phase, Phase::Dead { .. }) && job.child_of.is_none() {
                 state.dead.insert((job.seq, job.id()));
             }
+            if job.child_of.is_none() {
+                state.by_seq.insert(job.seq, job.id());
+            }
         }
         state.jobs = jobs;
         state
@@ -195,6 +207,12 @@ impl State {
                 | Phase::Dead { .. } => {}
             }
         }
+        let top = self.jobs.values().filter(|job| job.child_of.is_none());
+        if !top.clone().all(|job| self.by_seq.get(&job.seq) == Some(&job.id()))
+            || top.count() != self.by_seq.len()
+        {
+            return Err(format!("{} jobs are listed, and others are there", self.by_seq.len()));
+        }
         if running != self.running {
             return Err(format!("{running:?} run, and {:?} are counted", self.running));
         }
@@ -219,18 +237,20 @@ impl State {
         match record {
             Record::Announce { at, job } => self.announce(*at, job),
             Record::Enqueue { at, job, children, kept } => self.enqueue(*at, job, children, *kept),
-            Record::Assign { job, run, attempt, worker, class } => {
-                self.assign(*job, *run, *attempt, *worker, *class)
+            Record::Assign { at, job, run, attempt, worker, class } => {
+                self.assign(*at, *job, *run, *attempt, *worker, *class)
             }
             Record::Ack { at, job, run, worker, result, ok } => {
                 let ending = Ending::Returned { result: *result, ok: *ok, worker: *worker };
                 self.end(*at, *job, *run, ending)
             }
-            Record::Requeue { job, run, attempt, why, counts, not_before } => {
-                self.requeue(*job, *run, *attempt, *why, *counts, *not_before)
+            Record::Requeue { at, job, run, attempt, why, counts, not_before } => {
+                let over = Over { attempt: *attempt, why: *why, at: *at };
+                self.requeue(*job, *run, over, *counts, *not_before)
             }
             Record::Dlq { at, job, run, attempt, why } => {
-                self.bury(*at, *job, *run, *attempt, *why)
+                let over = Over { attempt: *attempt, why: *why, at: Some(*at) };
+                self.bury(*at, *job, *run, over)
             }
             Record::Cancel { at, job, run, by } => {
                 self.end(*at, *job, *run, Ending::Cancelled { by: by.clone() })
@@ -339,9 +359,9 @@ impl State {
         job.inputs =
             if kept || submission.to_all { InputsState::Kept } else { InputsState::PassedOn };
         if submission.to_all {
-            // No worker is given it before its inputs are here. A log that says so is counted right.
+            // No broker gives it out before; a log that says so is counted right all the same.
             if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
-                one_less(&mut self.running, &job.submission.client);
+                one_less(&mut self.running, &submission.client);
             }
             job.phase = Phase::Gathering { left: children.len() };
             job.children = children.iter().map(|(child, _)| *child).collect();
@@ -358,6 +378,9 @@ impl State {
 
     fn insert(&mut self, job: Job) {
         self.names_bytes += job.names_bytes();
+        if job.child_of.is_none() {
+            self.by_seq.insert(job.seq, job.id());
+        }
         if let Some(before) = self.jobs.insert(job.id(), Box::new(job)) {
             self.names_bytes -= before.names_bytes();
         }
@@ -366,6 +389,9 @@ impl State {
     fn remove(&mut self, id: JobId) -> Option<Box<Job>> {
         let job = self.jobs.remove(&id)?;
         self.names_bytes -= job.names_bytes();
+        if job.child_of.is_none() {
+            self.by_seq.remove(&job.seq);
+        }
         Some(job)
     }
 
@@ -392,6 +418,7 @@ impl State {
 
     fn assign(
         &mut self,
+        at: Option<Micros>,
         job: JobId,
         run: Run,
         attempt: Attempt,
@@ -403,6 +430,7 @@ impl State {
         };
         let Phase::Queued { .. } = job.phase else { return Applied::Stale };
         job.attempt = attempt;
+        job.times.assigned = at;
         job.phase = Phase::Leased { worker, attempt, class };
         if job.is_capped() {
             *self.running.entry(job.submission.client.clone()).or_default() += 1;
@@ -414,33 +442,25 @@ impl State {
         &mut self,
         job: JobId,
         run: Run,
-        attempt: Attempt,
-        why: AttemptEnd,
+        over: Over,
         counts: bool,
         not_before: Micros,
     ) -> Applied {
-        let Some(job) = self.take_back(job, run, attempt, why) else { return Applied::Stale };
+        let Some(job) = self.take_back(job, run, over) else { return Applied::Stale };
         job.spent += u32::from(counts);
         job.phase = Phase::Queued { not_before };
         // Inputs that the leader holds do not stall. So it has lost some of them, and only the
         // client can bring them again.
-        if (why, &job.inputs) == (AttemptEnd::InputsStalled, &InputsState::Kept) {
+        if (over.why, &job.inputs) == (AttemptEnd::InputsStalled, &InputsState::Kept) {
             job.inputs = InputsState::PassedOn;
         }
         Applied::Changed
     }
 
-    fn bury(
-        &mut self,
-        at: Micros,
-        id: JobId,
-        run: Run,
-        attempt: Attempt,
-        why: AttemptEnd,
-    ) -> Applied {
-        let Some(job) = self.take_back(id, run, attempt, why) else { return Applied::Stale };
+    fn bury(&mut self, at: Micros, id: JobId, run: Run, over: Over) -> Applied {
+        let Some(job) = self.take_back(id, run, over) else { return Applied::Stale };
         job.spent += 1;
-        job.phase = Phase::Dead { at, why };
+        job.phase = Phase::Dead { at, why: over.why };
         let (seq, parent) = (job.seq, job.child_of);
         if let Some((parent, _)) = parent {
             return self.child_ended(at, parent);
@@ -451,27 +471,16 @@ impl State {
 
     /// The job of an attempt that is over, with the worker's hold on it undone. `None` if the
     /// attempt is not the one that holds it: what comes late changes nothing.
-    fn take_back(
-        &mut self,
-        job: JobId,
-        run: Run,
-        attempt: Attempt,
-        why: AttemptEnd,
-    ) -> Option<&mut Job> {
+    fn take_back(&mut self, job: JobId, run: Run, over: Over) -> Option<&mut Job> {
         let job = self.jobs.get_mut(&job).filter(|job| job.run == run)?;
         let Phase::Leased { worker, attempt: held, .. } = job.phase else { return None };
-        if held != attempt {
+        if held != over.attempt {
             return None;
         }
         if job.is_capped() {
             one_less(&mut self.running, &job.submission.client);
         }
-        if job.history.len() >= HISTORY_MAX {
-            // Where the result was lost is still asked for.
-            let oldest = job.history.iter().position(|note| note.why != AttemptEnd::ResultLost);
-            job.history.remove(oldest.unwrap_or(0));
-        }
-        job.history.push(AttemptNote { attempt, worker, why });
+        note(job, worker, over);
         Some(&mut **job)
     }
 
@@ -481,8 +490,14 @@ impl State {
         else {
             return Applied::Stale;
         };
-        if let (Phase::Leased { .. }, true) = (&job.phase, job.is_capped()) {
-            one_less(&mut self.running, &job.submission.client);
+        if let Phase::Leased { worker, attempt, .. } = job.phase {
+            if job.is_capped() {
+                one_less(&mut self.running, &job.submission.client);
+            }
+            let is_its = matches!(ending, Ending::Returned { worker: returned_by, .. } if returned_by == worker);
+            if !is_its {
+                note(job, worker, Over { attempt, why: AttemptEnd::Stopped, at: Some(at) });
+            }
         }
         job.phase = Phase::Done { at, ending };
         match job.child_of {
@@ -518,6 +533,7 @@ impl State {
         job.run = job.run.next();
         job.spent = 0;
         job.history.clear();
+        job.times = Times { assigned: None, ..job.times };
         job.delivered = false;
         job.phase = Phase::Queued { not_before: at };
         self.dead.remove(&(job.seq, id));
@@ -551,6 +567,26 @@ impl State {
     }
 }
 
+/// An attempt that is over without a result.
+#[derive(Clone, Copy, Debug)]
+struct Over {
+    attempt: Attempt,
+    why: AttemptEnd,
+    /// When it ended.
+    at: Option<Micros>,
+}
+
+/// Notes that an attempt of a job is over.
+fn note(job: &mut Job, worker: WorkerId, Over { attempt, why, at: ended }: Over) {
+    if job.history.len() >= HISTORY_MAX {
+        // Where the result was lost is still asked for.
+        let oldest = job.history.iter().position(|note| note.why != AttemptEnd::ResultLost);
+        job.history.remove(oldest.unwrap_or(0));
+    }
+    let began = job.times.assigned.take();
+    job.history.push(AttemptNote { attempt, worker, why, began, ended });
+}
+
 fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
     let Some(count) = running.get_mut(client) else {
         return broken!("a job of client {client} was with a worker, and none is counted");
@@ -561,5 +597,7 @@ fn one_less(running: &mut BTreeMap<ClientId, u32>, client: &ClientId) {
     }
 }
 
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 mod transitions;

@@ -45,6 +45,12 @@ impl Leader {
         while let Some(action) = self.questions.poll() {
             match action {
                 QuestionAction::Look { by, question } => self.look(by, question),
+                QuestionAction::Watch { job } => {
+                    self.broker.handle(self.now, Event::Watch { job });
+                }
+                QuestionAction::Unwatch { job } => {
+                    self.broker.handle(self.now, Event::Unwatch { job });
+                }
                 QuestionAction::Operate { token, operation } => {
                     self.broker.handle(self.now, Event::Operate { token, operation });
                     if self.log.trouble().is_some() {
@@ -102,6 +108,14 @@ impl Leader {
                     Err(text) => self.answer_error(&by, text),
                 }
             }
+            Question::JobLs(question) => self.answered(&by, self.job_ls(&question)),
+            Question::JobShow(ask::JobShow { job_id }) => {
+                match self.pacing.has_room_for_answer(by.conn) {
+                    Ok(()) => self.post(by.conn, Task::Answer { by, job: JobId(job_id) }),
+                    Err(text) => self.answer_error(&by, text),
+                }
+            }
+            Question::JobWait(question) => self.jobs_stand(by, &question),
             Question::DlqLs(question) => {
                 self.answered(&by, self.dlq_ls(&question));
             }

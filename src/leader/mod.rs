@@ -18,7 +18,7 @@
 //! | `retention` | which result is removed first to make room | `retention.rs` |
 //! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
 //! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
-//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `orphans.rs` |
+//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `job_lists.rs`, `orphans.rs` |
 //! | `follows` | who follows the output of which job | `following.rs` |
 
 mod acks;
@@ -36,6 +36,7 @@ mod follows;
 mod gathered;
 mod hello;
 mod job_blobs;
+mod job_lists;
 mod large_frames;
 mod orphans;
 mod outcome;
@@ -392,6 +393,7 @@ impl Leader {
                 Action::Deliver { conn, job, run } => {
                     self.post(conn, Task::Deliver { conn, job, run })
                 }
+                Action::Ended { job } => self.job_has_ended(job),
                 Action::ForgetInput { job } => {
                     self.forget_staging(job);
                     self.payloads.commons.forget(job);

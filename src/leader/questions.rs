@@ -6,8 +6,9 @@
 //! data, which replies with [`QuestionEvent::Answered`], now or later.
 
 mod answer_frames;
+mod job_waits;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +19,14 @@ use uuid::Uuid;
 
 use super::relay::BlobId;
 use crate::answers::ask::{self, Ask, Question, Verb, Which};
-use crate::answers::{Cancelled, Checked, Failure, Purged, Requeued, Was};
+use crate::answers::{
+    Cancelled, Checked, Failure, JobState, LISTED_MAX, Purged, Requeued, Waited, WaitedJob, Was,
+};
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::Operation;
 use crate::core::ids::{ConnId, JobId, Micros, Token};
 use crate::store::blobs::Listed;
+use job_waits::JobWaits;
 
 /// Questions of one connection whose answers are still to come. Our own clients ask a quarter of
 /// that at a time.
@@ -72,6 +76,19 @@ pub(super) enum QuestionEvent {
         by: Asked,
         answer: Result<Value, Failure>,
     },
+    /// Whoever was asked for the ends of jobs has looked: these have ended, and these have not.
+    JobsStand {
+        by: Asked,
+        /// Whether the first end is enough.
+        any: bool,
+        ended: Vec<WaitedJob>,
+        left: BTreeSet<JobId>,
+    },
+    /// A watched job has ended.
+    JobEnded {
+        job: JobId,
+        state: JobState,
+    },
     /// An answer does not fit its frames.
     DoesNotFit {
         by: Asked,
@@ -107,6 +124,10 @@ pub(super) enum QuestionEvent {
 pub(super) enum QuestionAction {
     /// Find the answer.
     Look { by: Asked, question: Question },
+    /// Say when a job has ended, by [`QuestionEvent::JobEnded`].
+    Watch { job: JobId },
+    /// The same is not needed any more.
+    Unwatch { job: JobId },
     /// Hand an operation to the broker.
     Operate { token: Token, operation: Operation },
     /// Remove files that wait to be reused.
@@ -131,6 +152,8 @@ pub(super) struct Questions {
     /// How many questions of a connection wait. Those for results are not among them: they wait for
     /// the line.
     waiting: HashMap<ConnId, usize>,
+    /// Those that wait for the ends of jobs.
+    job_waits: JobWaits,
     /// Operations that the broker has not answered, with who asked for them.
     operations: HashMap<Token, Asked>,
     token: Token,
@@ -148,6 +171,7 @@ impl Questions {
         Questions {
             durable,
             waiting: HashMap::new(),
+            job_waits: JobWaits::default(),
             operations: HashMap::new(),
             token: Token(0),
             listers: VecDeque::new(),
@@ -176,6 +200,16 @@ impl Questions {
             QuestionEvent::Asked { by, json, peer } => self.asked(by, &json, peer),
             QuestionEvent::Wished(operation) => self.operate(None, operation),
             QuestionEvent::Answered { by, answer } => self.answer(by, answer),
+            QuestionEvent::JobsStand { by, any, ended, left } => {
+                self.jobs_stand(by, any, ended, left)
+            }
+            QuestionEvent::JobEnded { job, state } => {
+                let (answered, unwanted) = self.job_waits.ended(job, &state);
+                for job_waits::Answered { by, waited } in answered {
+                    self.answer_with::<ask::JobWait>(by, &waited);
+                }
+                self.unwatch(unwanted);
+            }
             QuestionEvent::DoesNotFit { by } => {
                 self.fail(by, "the answer does not fit a frame: ask for less")
             }
@@ -214,6 +248,8 @@ impl Questions {
                 self.waiting.remove(&conn);
                 self.operations.retain(|_, by| by.conn != conn);
                 self.checks.values_mut().for_each(|by| by.retain(|by| by.conn != conn));
+                let unwanted = self.job_waits.closed(conn);
+                self.unwatch(unwanted);
             }
         }
     }
@@ -257,8 +293,19 @@ impl Questions {
                 }
                 self.list(Lister::Asked { by, dry_run });
             }
+            Question::JobWait(ask::JobWait { job_ids, .. }) if job_ids.len() > LISTED_MAX => {
+                let text = format!(
+                    "the question names {} jobs; the limit is {LISTED_MAX}: ask for them in \
+                     several questions",
+                    job_ids.len()
+                );
+                self.answer(by, Err(text.into()));
+            }
             question @ (Question::Status(_)
             | Question::GetResult(_)
+            | Question::JobLs(_)
+            | Question::JobShow(_)
+            | Question::JobWait(_)
             | Question::DlqLs(_)
             | Question::DlqShow(_)
             | Question::BlobLs(_)
@@ -272,6 +319,23 @@ impl Questions {
                 self.actions.push_back(QuestionAction::Look { by, question })
             }
         }
+    }
+
+    /// Answers a question for the ends of jobs, or holds it open.
+    fn jobs_stand(&mut self, by: Asked, any: bool, ended: Vec<WaitedJob>, left: BTreeSet<JobId>) {
+        if left.is_empty() || any && !ended.is_empty() {
+            return self.answer_with::<ask::JobWait>(by, &Waited { jobs: ended });
+        }
+        match self.job_waits.add(by.clone(), any, ended, left) {
+            Ok(new) => {
+                self.actions.extend(new.into_iter().map(|job| QuestionAction::Watch { job }));
+            }
+            Err(text) => self.answer(by, Err(text.into())),
+        }
+    }
+
+    fn unwatch(&mut self, jobs: Vec<JobId>) {
+        self.actions.extend(jobs.into_iter().map(|job| QuestionAction::Unwatch { job }));
     }
 
     /// Hands an operation to the broker; its answer comes when it is committed.
@@ -525,6 +589,55 @@ mod tests {
         questions.handle(QuestionEvent::Closed(ConnId(1)));
         ask(&mut questions, &over, &which);
         assert_eq!(actions(&mut questions).len(), 1);
+    }
+
+    #[test]
+    fn a_question_for_the_ends_of_jobs_is_answered_at_once_or_held_open_until_they_have_ended() {
+        let mut questions = Questions::new(true);
+        let (by, other) = (asked(1, "job.wait", 1), JobId(Uuid::from_u128(8)));
+        let row = |job: JobId| WaitedJob { job_id: job.to_string(), state: JobState::Done };
+        let look = |by: &Asked, any| QuestionAction::Look {
+            by: by.clone(),
+            question: Question::JobWait(ask::JobWait { job_ids: vec![JOB], any }),
+        };
+        ask(&mut questions, &by, &json!({ "job_ids": [JOB] }));
+        assert_eq!(actions(&mut questions), [look(&by, false)]);
+        let stand = |questions: &mut Questions, by: &Asked, any, ended, left: &[JobId]| {
+            let (by, left) = (by.clone(), left.iter().copied().collect());
+            questions.handle(QuestionEvent::JobsStand { by, any, ended, left });
+        };
+        stand(&mut questions, &by, false, vec![row(other)], &[]);
+        let both = |first: JobId, second: JobId| json!({ "jobs": [{ "job_id": first.0, "state": "done" }, { "job_id": second.0, "state": "done" }] });
+        let one = |job: JobId| json!({ "jobs": [{ "job_id": job.0, "state": "done" }] });
+        assert_eq!(actions(&mut questions), [sent(&by, &one(other))]);
+        assert!(questions.waiting.is_empty());
+
+        ask(&mut questions, &by, &json!({ "job_ids": [JOB], "any": true }));
+        assert_eq!(actions(&mut questions), [look(&by, true)]);
+        stand(&mut questions, &by, true, vec![row(other)], &[JobId(JOB)]);
+        assert_eq!(actions(&mut questions), [sent(&by, &one(other))]);
+
+        stand(&mut questions, &by, false, vec![row(other)], &[JobId(JOB)]);
+        assert_eq!(actions(&mut questions), [QuestionAction::Watch { job: JobId(JOB) }]);
+        let gone = asked(2, "job.wait", 3);
+        stand(&mut questions, &gone, false, Vec::new(), &[JobId(JOB), other]);
+        assert_eq!(actions(&mut questions), [QuestionAction::Watch { job: other }]);
+        questions.handle(QuestionEvent::Closed(ConnId(2)));
+        assert_eq!(actions(&mut questions), [QuestionAction::Unwatch { job: other }]);
+        questions.handle(QuestionEvent::JobEnded { job: JobId(JOB), state: JobState::Done });
+        assert_eq!(actions(&mut questions), [sent(&by, &both(other, JobId(JOB)))]);
+    }
+
+    #[test]
+    fn one_question_waits_for_no_more_jobs_than_a_list_has() {
+        let mut questions = Questions::new(true);
+        let by = asked(1, "job.wait", 1);
+        let ids: Vec<Uuid> = (0..=LISTED_MAX as u128).map(Uuid::from_u128).collect();
+        ask(&mut questions, &by, &json!({ "job_ids": ids }));
+        let text =
+            "the question names 1001 jobs; the limit is 1000: ask for them in several questions";
+        assert_eq!(actions(&mut questions), [failed(&by, text)]);
+        assert!(questions.waiting.is_empty());
     }
 
     #[test]

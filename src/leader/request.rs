@@ -79,6 +79,7 @@ pub(super) fn submission(
         require_worker: request.is_some_and(|request| request.require_worker),
         datasets,
         names,
+        tag: request.and_then(|request| request.tag.as_deref()).map(Into::into),
     })
 }
 

@@ -10,6 +10,7 @@ use super::children::Assigned;
 use super::pacing::{Ended, Memory, Posting};
 use super::payloads::PayloadAction;
 use super::{Asked, Leader, Output, gathered, outcome};
+use crate::answers::ask::{self, Ask};
 use crate::conn::WireFrame;
 use crate::core::Event;
 use crate::core::action::{Assignment, WorkerOrder};
@@ -142,6 +143,9 @@ impl Leader {
 
     fn payloads_of(&self, task: &Task) -> Vec<Key> {
         match task {
+            Task::Answer { by, job } if by.verb == ask::JobShow::VERB => {
+                self.payloads_to_show(*job)
+            }
             Task::Deliver { job, .. } | Task::Answer { job, .. } => self.payloads_of_result(*job),
             Task::Assign(Assignment { job, .. }) | Task::Stage { job } => {
                 vec![self.payload_of_job(*job)]
@@ -341,6 +345,10 @@ impl Leader {
                 self.send_posted(conn, bytes, posting, Some((job, run)));
             }
             Task::Stage { job } => self.stage(job),
+            Task::Answer { by, job } if by.verb == ask::JobShow::VERB => {
+                self.answered(&by, self.job_show(job));
+                self.send_posted(by.conn, bytes, None, None);
+            }
             Task::Answer { by, job } => {
                 let posting = match self.result_answer(&by, job) {
                     Ok(frame) => Some(Posting { frame, memory: Memory::Own }),

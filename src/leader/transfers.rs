@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chunking::ChunkPlan;
 use chunking::limits::CHUNK_BYTES_MAX;
-use chunking::message::{Features, Open, Piece, Purpose, Reason};
+use chunking::message::{Features, Open, OpenFlags, Piece, Purpose, Reason};
 use tracing::{info, warn};
 
 use super::parts::{Named, is_made};
@@ -471,7 +471,12 @@ impl Leader {
             Purpose::Input | Purpose::Payload => {
                 let is_theirs =
                     job.is_none_or(|job| Some(&job.submission.client) == session.client());
-                is_theirs && self.blobs.inputs(owner).contains(&id)
+                let may = is_theirs && self.blobs.inputs(owner).contains(&id);
+                if let Some(text) = self.never_stays(owner, &open).filter(|_| may) {
+                    info!(job = %owner, peer = %self.name(conn), "refused an input: {text}");
+                    return self.relay.turn_away_for(conn, id, Reason::TOO_LARGE, &text);
+                }
+                may
             }
             Purpose::Archive | Purpose::Stdout | Purpose::Stderr => {
                 let may = self.broker.may_bring(conn, owner, Attempt(open.attempt));
@@ -487,6 +492,24 @@ impl Leader {
         } else {
             self.relay.turn_away(conn, id);
         }
+    }
+
+    /// Why inputs can never be here whole that have to be, because their client does not stay to
+    /// send them again. One with a disk has refused such a job.
+    fn never_stays(&self, job: JobId, open: &Open) -> Option<String> {
+        if self.config.relay.durable || open.flags.has(OpenFlags::KEEPS_SOURCE) {
+            return None;
+        }
+        let room = self.config.relay.spool_bytes_max;
+        let sizes = self.blobs.inputs(job).iter().map(|blob| self.relay.size(*blob));
+        let bytes = sizes.fold(0, u64::saturating_add);
+        (bytes > room).then(|| {
+            format!(
+                "the job's input files have {bytes} bytes, and its client leaves the job with the \
+                 leader (--detach), which keeps at most {room} of them: raise the leader's \
+                 --spool-max, or submit the job without --detach"
+            )
+        })
     }
 
     /// A peer may bring a blob.

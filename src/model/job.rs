@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::blob::BlobRef;
 use super::error::{ModelError, quote};
 use super::json::{JsonModel, Object, ObjectWriter, Schema};
-use super::limits::{LIST_ITEMS_MAX, NAME_BYTES_MAX, SUBJECT_BYTES_MAX};
+use super::limits::{LIST_ITEMS_MAX, NAME_BYTES_MAX, SUBJECT_BYTES_MAX, TAG_BYTES_MAX};
 
 /// One input file of a job, as it stands on the wire.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -175,6 +175,8 @@ pub struct JobRequest {
     /// Ours: classic workers get the names of files without their folders, if they differ without
     /// them (C08).
     pub flatten: bool,
+    /// Ours: the group of jobs it belongs to; never empty.
+    pub tag: Option<String>,
 }
 
 impl JsonModel for JobRequest {
@@ -191,6 +193,7 @@ impl JsonModel for JobRequest {
             "TimeLimitMs",
             "RequireWorker",
             "Flatten",
+            "Tag",
         ],
     };
 
@@ -213,6 +216,7 @@ impl JsonModel for JobRequest {
             time_limit_ms: object.whole("TimeLimitMs", 1, i64::MAX.unsigned_abs())?,
             require_worker: object.flag("RequireWorker")?.unwrap_or_default(),
             flatten: object.flag("Flatten")?.unwrap_or_default(),
+            tag: object.name("Tag", TAG_BYTES_MAX)?.filter(|tag| !tag.is_empty()),
         })
     }
 
@@ -231,6 +235,7 @@ impl JsonModel for JobRequest {
         object.whole_if_some("TimeLimitMs", self.time_limit_ms);
         object.flag_if_set("RequireWorker", self.require_worker);
         object.flag_if_set("Flatten", self.flatten);
+        object.text_if_some("Tag", self.tag.as_deref());
     }
 
     fn json_bytes(&self) -> usize {

@@ -28,6 +28,9 @@ pub use chunking::limits::SUBJECT_BYTES_MAX;
 /// answers. Classic clients may have longer ones, as long as a subject.
 pub const CLIENT_ID_BYTES_MAX: usize = 255;
 
+/// The longest tag of a job: it is kept with the job, in the log and in answers.
+pub const TAG_BYTES_MAX: usize = 255;
+
 /// The most arguments, files or cache entries in one message.
 pub const LIST_ITEMS_MAX: usize = 65_536;
 

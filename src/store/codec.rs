@@ -9,10 +9,12 @@
 //! is allocated, and trailing bytes are an error. The log checks the checksum of each record.
 //! Nothing here opens a file.
 
+mod inputs;
 mod phase;
 mod wire;
 
-use phase::{get_phase, put_phase};
+use inputs::{Named, get_inputs, put_inputs};
+use phase::{get_phase, get_times, put_phase, put_times};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use uuid::Uuid;
 use crate::core::dataset::Dataset;
 use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use crate::core::job::{AttemptNote, Ending, InputsState, Job, Phase};
+use crate::core::job::{AttemptNote, Ending, InputsState, Job, Phase, Times};
 use crate::core::payload::FileNames;
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
@@ -55,6 +57,11 @@ mod tag {
     /// An assignment to a classic worker, whose class follows. Assignments to heft workers have
     /// `ASSIGN`.
     pub(super) const ASSIGN_CLASSIC: u8 = 18;
+    /// An assignment to any worker, whose class and moment follow. Without a moment it is one of
+    /// the two above.
+    pub(super) const ASSIGN_AT: u8 = 19;
+    /// The same as `REQUEUE`, and the moment follows.
+    pub(super) const REQUEUE_AT: u8 = 20;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
@@ -66,6 +73,8 @@ mod tag {
     /// one whose files lose their folders for classic workers.
     pub(super) const IN_FOLDERS: u8 = 4;
     pub(super) const FLATTENED: u8 = 8;
+    /// All twelve, so much more: of a job with a tag, which follows the datasets.
+    pub(super) const TAGGED: u8 = 12;
 
     /// How the inputs of a job go to a worker: 0 within a frame, 1 by transfer, and this as a
     /// dataset.
@@ -78,9 +87,14 @@ mod tag {
     pub(super) const DEAD: u8 = 5;
     /// The same as `LEASED`, and a class follows.
     pub(super) const LEASED_CLASSIC: u8 = 6;
+    /// Before the phase: the times of the job, as far as they are known. A job of which none is
+    /// known is as it was before there were any.
+    pub(super) const TIMES: u8 = 7;
 
     pub(super) const CLASSIC: u8 = 1;
     pub(super) const ONE_AT_A_TIME: u8 = 2;
+    /// One of ours, where the class is always written.
+    pub(super) const OURS: u8 = 3;
 
     pub(super) const RETURNED: u8 = 1;
     pub(super) const CANCELLED: u8 = 2;
@@ -244,7 +258,14 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             }
             put_bool(*kept, out);
         }
-        Record::Assign { job, run, attempt, worker, class } => {
+        Record::Assign { at: Some(at), job, run, attempt, worker, class } => {
+            put_run(tag::ASSIGN_AT, *job, *run, out);
+            put_u32(attempt.0, out);
+            put_uuid(worker.0, out);
+            put_u8(class_tag(*class).unwrap_or(tag::OURS), out);
+            put_u64(at.0, out);
+        }
+        Record::Assign { at: None, job, run, attempt, worker, class } => {
             let class = class_tag(*class);
             put_run(
                 if class.is_some() { tag::ASSIGN_CLASSIC } else { tag::ASSIGN },
@@ -263,12 +284,13 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             put_u64(result.0, out);
             put_bool(*ok, out);
         }
-        Record::Requeue { job, run, attempt, why, counts, not_before } => {
-            put_run(tag::REQUEUE, *job, *run, out);
+        Record::Requeue { at, job, run, attempt, why, counts, not_before } => {
+            put_run(if at.is_some() { tag::REQUEUE_AT } else { tag::REQUEUE }, *job, *run, out);
             put_u32(attempt.0, out);
             put_u8(attempt_end_tag(*why), out);
             put_bool(*counts, out);
             put_u64(not_before.0, out);
+            at.iter().for_each(|at| put_u64(at.0, out));
         }
         Record::Dlq { at, job, run, attempt, why } => {
             put_run(tag::DLQ, *job, *run, out);
@@ -336,7 +358,14 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
                 .list(2 * UUID_BYTES, |reader| Ok((reader.job()?, reader.worker()?)))?,
             kept: reader.bool()?,
         },
+        tag::ASSIGN_AT => {
+            let (job, run) = (reader.job()?, reader.run()?);
+            let (attempt, worker) = (reader.attempt()?, reader.worker()?);
+            let class = get_any_class(reader)?;
+            Record::Assign { at: Some(reader.micros()?), job, run, attempt, worker, class }
+        }
         found @ (tag::ASSIGN | tag::ASSIGN_CLASSIC) => Record::Assign {
+            at: None,
             job: reader.job()?,
             run: reader.run()?,
             attempt: reader.attempt()?,
@@ -355,14 +384,13 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
                 ok: reader.bool()?,
             }
         }
-        tag::REQUEUE => Record::Requeue {
-            job: reader.job()?,
-            run: reader.run()?,
-            attempt: reader.attempt()?,
-            why: get_attempt_end(reader)?,
-            counts: reader.bool()?,
-            not_before: reader.micros()?,
-        },
+        found @ (tag::REQUEUE | tag::REQUEUE_AT) => {
+            let (job, run, attempt) = (reader.job()?, reader.run()?, reader.attempt()?);
+            let (why, counts) = (get_attempt_end(reader)?, reader.bool()?);
+            let not_before = reader.micros()?;
+            let at = if found == tag::REQUEUE_AT { Some(reader.micros()?) } else { None };
+            Record::Requeue { at, job, run, attempt, why, counts, not_before }
+        }
         tag::DLQ => {
             let (job, run, at) = (reader.job()?, reader.run()?, reader.micros()?);
             Record::Dlq { at, job, run, attempt: reader.attempt()?, why: get_attempt_end(reader)? }
@@ -420,6 +448,7 @@ fn put_submission(submission: &Submission, seq: Option<u64>, out: &mut Vec<u8>) 
         require_worker,
         datasets,
         names,
+        tag,
     } = submission;
     put_uuid(job.0, out);
     put_str(&client.0, out);
@@ -435,7 +464,7 @@ fn put_submission(submission: &Submission, seq: Option<u64>, out: &mut Vec<u8>) 
     if seq.is_some() {
         put_bool(*to_all, out);
     }
-    put_inputs(*inputs, *names, datasets, out);
+    put_inputs(*inputs, *names, datasets, tag.as_deref(), out);
     if seq.is_none() {
         put_bool(*needs_transfers, out);
         put_bool(*require_worker, out);
@@ -459,7 +488,7 @@ fn get_submission_of(
     let (seq, to_all) = if a_job { (reader.u64()?, false) } else { (0, reader.bool()?) };
     let (size, fingerprint) = (reader.u64()?, reader.array::<DIGEST_BYTES>()?);
     let to_all = if a_job { reader.bool()? } else { to_all };
-    let (inputs, file_names, datasets) = get_inputs(reader, names)?;
+    let Named { inputs, file_names, datasets, tag } = get_inputs(reader, names)?;
     let submission = Submission {
         job,
         client,
@@ -474,6 +503,7 @@ fn get_submission_of(
         require_worker: false,
         datasets,
         names: file_names,
+        tag,
     };
     Ok((seq, submission))
 }
@@ -521,6 +551,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         child_of,
         children,
         delivered,
+        times,
         phase,
     } = job;
     put_submission(submission, Some(*seq), out);
@@ -553,6 +584,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         put_uuid(child.0, out);
     }
     put_bool(*delivered, out);
+    put_times(times, history, out);
     put_phase(phase, out);
 }
 
@@ -584,14 +616,19 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         attempt: reader.attempt()?,
         spent: reader.u32()?,
         history: reader.list(NOTE_BYTES, |reader| {
-            let (attempt, worker) = (reader.attempt()?, reader.worker()?);
-            Ok(AttemptNote { attempt, worker, why: get_attempt_end(reader)? })
+            let (attempt, worker, why) =
+                (reader.attempt()?, reader.worker()?, get_attempt_end(reader)?);
+            Ok(AttemptNote { attempt, worker, why, began: None, ended: None })
         })?,
         child_of: if reader.bool()? { Some((reader.job()?, reader.worker()?)) } else { None },
         children: reader.list(UUID_BYTES, Reader::job)?,
         delivered: reader.bool()?,
-        phase: get_phase(reader)?,
+        times: Times::default(),
+        // It follows the times.
+        phase: Phase::Queued { not_before: Micros(0) },
     };
+    get_times(reader, &mut job)?;
+    job.phase = get_phase(reader)?;
     if is_staged {
         job.stage(dataset);
     }
@@ -617,6 +654,14 @@ fn get_class(is_said: bool, reader: &mut Reader<'_>) -> Result<WorkerClass, Code
         tag::ONE_AT_A_TIME => WorkerClass::OneAtATime,
         unknown => return Err(unknown_tag(start, "class of a worker", unknown)),
     })
+}
+
+fn get_any_class(reader: &mut Reader<'_>) -> Result<WorkerClass, CodecError> {
+    if reader.peek() != Some(tag::OURS) {
+        return get_class(true, reader);
+    }
+    reader.u8()?;
+    Ok(WorkerClass::Leasing)
 }
 
 /// Both ways between the ends of attempts and their numbers.
@@ -646,57 +691,7 @@ attempt_ends! {
     DiskFull = 7,
     InputsBad = 8,
     NoDirectory = 9,
-}
-
-fn put_inputs(inputs: Inputs, names: FileNames, datasets: &[CacheId], out: &mut Vec<u8>) {
-    let tag = match (inputs, datasets.is_empty()) {
-        (Inputs::Here, true) => tag::HERE,
-        (Inputs::Expected, true) => tag::EXPECTED,
-        (Inputs::Here, false) => tag::HERE_WITH_DATASETS,
-        (Inputs::Expected, false) => tag::EXPECTED_WITH_DATASETS,
-    };
-    let names = match names {
-        FileNames::Plain => 0,
-        FileNames::Folders => tag::IN_FOLDERS,
-        FileNames::Flattened => tag::FLATTENED,
-    };
-    put_u8(tag + names, out);
-    if !datasets.is_empty() {
-        put_len(datasets.len(), out);
-        datasets.iter().for_each(|cache| put_str(cache.as_str(), out));
-    }
-}
-
-fn get_inputs(
-    reader: &mut Reader<'_>,
-    names: &mut Names,
-) -> Result<(Inputs, FileNames, Vec<CacheId>), CodecError> {
-    let start = reader.at();
-    let found = reader.u8()?;
-    let (kind, file_names) = match () {
-        () if found > tag::FLATTENED => (found - tag::FLATTENED, FileNames::Flattened),
-        () if found > tag::IN_FOLDERS => (found - tag::IN_FOLDERS, FileNames::Folders),
-        () => (found, FileNames::Plain),
-    };
-    let (inputs, has_datasets) = match kind {
-        tag::HERE => (Inputs::Here, false),
-        tag::EXPECTED => (Inputs::Expected, false),
-        tag::HERE_WITH_DATASETS => (Inputs::Here, true),
-        tag::EXPECTED_WITH_DATASETS => (Inputs::Expected, true),
-        _ => return Err(unknown_tag(start, "kind of inputs", found)),
-    };
-    if !has_datasets {
-        return Ok((inputs, file_names, Vec::new()));
-    }
-    let listed = reader.at();
-    let datasets = reader.list(TEXT_BYTES_MIN, |reader| reader.cache(names))?;
-    if datasets.is_empty() {
-        return Err(CodecError {
-            at: listed,
-            what: "a job that names datasets names none".to_owned(),
-        });
-    }
-    Ok((inputs, file_names, datasets))
+    Stopped = 10,
 }
 
 fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {

@@ -103,6 +103,8 @@ pub struct Blob {
     pub digest: DigestKind,
     /// How chunks are compressed.
     pub compression: Compression,
+    /// Whether the source is there until the job ends, so that the receiver need not keep the blob.
+    pub keeps_source: bool,
     pub source: Source,
 }
 
@@ -184,12 +186,13 @@ impl Upload {
     /// Starts the upload of a blob. Nothing is sent before [`connected`](Self::connected). The
     /// blob's id comes through `news` whenever the status has changed, once until it is looked at.
     pub fn start(blob: Blob, news: mpsc::UnboundedSender<Uuid>) -> Result<Upload, PlanError> {
-        let Blob { id, purpose, owner, attempt, name, digest, compression, source } = blob;
+        let Blob { id, purpose, owner, attempt, name, digest, compression, keeps_source, source } =
+            blob;
         let open = Open {
             purpose,
             codec: Codec::None,
             digest,
-            flags: OpenFlags::KEEPS_SOURCE,
+            flags: if keeps_source { OpenFlags::KEEPS_SOURCE } else { OpenFlags::default() },
             chunk_bytes: CHUNK_BYTES_MAX,
             size: source.size(),
             owner,

@@ -152,6 +152,7 @@ impl Returns {
                         name: Name::default(),
                         digest: DigestKind::ChunkList,
                         compression: Compression::Auto,
+                        keeps_source: true,
                         source,
                     };
                     self.uploads.start(job, blob).map_err(|error| error.to_string())

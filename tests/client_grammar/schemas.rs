@@ -112,7 +112,7 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     assert_eq!(world.json(5, "result get", &[super::JOB])["status"], "NOT_FOUND");
     world.json(0, "explain", &[job]);
     let (code, out, err) = heft(&["cancel", job, "-l", &addr, "-o", "json"]);
-    let ended = Ended { code: code.unwrap(), out, err };
+    let ended = Ended { code: code.unwrap(), out, err, id: None };
     assert_eq!((ended.code, error_of(&ended).0.as_str()), (1, "failed"));
 
     let put = ["set", file, "--progress", "none", "--wait", "1"];

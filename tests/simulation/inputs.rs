@@ -56,6 +56,7 @@ impl World {
             require_worker: self.random.chance(5),
             names: if in_folders { FileNames::Folders } else { FileNames::Plain },
             datasets,
+            tag: None,
         }
     }
 

@@ -121,6 +121,7 @@ impl Proposals {
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
             | Record::Orphan { at, .. } => Some(*at),
+            Record::Assign { at, .. } | Record::Requeue { at, .. } => *at,
             Record::Dataset { dataset } | Record::Stage { dataset, .. } => Some(dataset.at),
             _ => None,
         });
@@ -156,7 +157,8 @@ impl Proposals {
                     1 => WorkerClass::OneAtATime,
                     _ => WorkerClass::Leasing,
                 };
-                Record::Assign { job: job.id(), run: job.run, attempt, worker, class }
+                let at = random.chance(80).then_some(at);
+                Record::Assign { at, job: job.id(), run: job.run, attempt, worker, class }
             }
             (15..30, Some(job)) => {
                 self.results += 1;
@@ -168,7 +170,9 @@ impl Proposals {
             (30..36, Some(job)) => {
                 let (why, counts) = (WHY[random.below(4) as usize], random.chance(50));
                 let (job, run, attempt) = (job.id(), job.run, job.attempt);
-                Record::Requeue { job, run, attempt, why, counts, not_before: at }
+                let not_before = at;
+                let at = random.chance(80).then_some(at);
+                Record::Requeue { at, job, run, attempt, why, counts, not_before }
             }
             (36..40, Some(job)) => {
                 let why = WHY[random.below(4) as usize];
@@ -232,6 +236,7 @@ impl Proposals {
                     needs_transfers: random.chance(20),
                     require_worker: false,
                     names: FileNames::Plain,
+                    tag: random.chance(30).then(|| "night".into()),
                     datasets: (0..random.below(6).saturating_sub(3))
                         .map(|_| cache(random))
                         .collect(),

@@ -20,7 +20,10 @@ use uuid::Uuid;
 pub struct Ended {
     pub code: i32,
     pub out: String,
+    /// Without the line that names the job.
     pub err: String,
+    /// The job that submit said the leader has.
+    pub id: Option<Uuid>,
 }
 
 impl Ended {
@@ -45,6 +48,8 @@ pub fn heft(args: &[&str]) -> Command {
         .env_remove("CLIENT_DESIRED_PAR")
         .env_remove("HEFT_LOG")
         .envs(NOBODY)
+        // Nobody can write there: a test's jobs are not the user's last ones.
+        .env("XDG_STATE_HOME", "/dev/null")
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command
@@ -52,11 +57,23 @@ pub fn heft(args: &[&str]) -> Command {
 
 pub async fn end(mut command: Command) -> Ended {
     let output = timeout(PATIENCE, command.output()).await.expect("an end in time").unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    let (id, err) = without_id(&err);
     Ended {
         code: output.status.code().expect("an exit code"),
         out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
+        err,
+        id,
     }
+}
+
+/// Takes the line out by which submit says which job the leader has.
+fn without_id(err: &str) -> (Option<Uuid>, String) {
+    let id_in = |line: &str| line.strip_prefix("job ")?.trim_end().parse().ok();
+    let ids: Vec<Uuid> = err.split_inclusive('\n').filter_map(id_in).collect();
+    assert!(ids.len() < 2, "it is said once: {err}");
+    let others = err.split_inclusive('\n').filter(|line| id_in(line).is_none());
+    (ids.first().copied(), others.collect())
 }
 
 /// Runs the command while the leader plays its part.

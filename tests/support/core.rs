@@ -65,6 +65,7 @@ pub fn job(number: u32) -> Submission {
         needs_transfers: false,
         require_worker: false,
         names: FileNames::Plain,
+        tag: None,
         datasets: Vec::new(),
     }
 }
@@ -650,6 +651,7 @@ impl Rig {
             Action::Deliver { conn, job, run } => {
                 format!("{}: result {}", at(conn), self.name_of_run(*job, *run))
             }
+            Action::Ended { job } => format!("ended {}", self.name(*job)),
             Action::ForgetInput { job } => format!("drop input {}", self.name(*job)),
             Action::ForgetResult { result } => format!("drop result r{result}"),
             Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),
@@ -701,7 +703,7 @@ impl Rig {
                 let (name, worker) = (self.name_of_run(*job, *run), worker_name(*worker));
                 format!("+ack {name} r{result} {how} {worker}")
             }
-            Record::Requeue { job, run, attempt, why, counts, not_before } => {
+            Record::Requeue { job, run, attempt, why, counts, not_before, .. } => {
                 let counts = if *counts { "counts" } else { "free" };
                 let when = if *not_before <= self.now { "now" } else { "later" };
                 format!(

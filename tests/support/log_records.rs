@@ -27,6 +27,7 @@ pub fn enqueue(number: u64, bytes: usize) -> Append {
         needs_transfers: false,
         require_worker: false,
         names: FileNames::Plain,
+        tag: None,
         datasets: Vec::new(),
     };
     let attached =

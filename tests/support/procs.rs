@@ -36,6 +36,10 @@ impl Proc {
     /// test's.
     pub fn start(name: &str, command: &mut Command) -> Proc {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Nobody can write there: a test's jobs are not the user's last ones.
+        if !command.get_envs().any(|(name, _)| name == "XDG_STATE_HOME") {
+            command.env("XDG_STATE_HOME", "/dev/null");
+        }
         let mut child =
             command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let stdout = child.stdout.take().expect("its output is piped");
@@ -341,10 +345,15 @@ pub fn write_program(path: &Path, script: &str) {
 
 /// Runs `heft` to its end: exit code, standard output, standard error.
 pub fn heft(args: &[&str]) -> (Option<i32>, String, String) {
+    heft_with(args, "/dev/null".as_ref())
+}
+
+/// The same, where `last` is noted beneath this directory.
+pub fn heft_with(args: &[&str], state: &Path) -> (Option<i32>, String, String) {
     // Nobody has set a variable or selected a context.
     let mut command = Command::new(env!("CARGO_BIN_EXE_heft"));
     command.env_remove("HEFT_LEADER").env_remove("HEFT_CONTEXT").env_remove("HEFT_OUTPUT");
-    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    command.env("XDG_CONFIG_HOME", "/nonexistent").env("XDG_STATE_HOME", state);
     let output = command.args(args).output().expect("heft runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))

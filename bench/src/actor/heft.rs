@@ -172,6 +172,7 @@ fn spec(role: &HeftClient, size: u64, input: Option<Source>) -> JobSpec {
             Compress::Brotli => Compression::Fixed(Codec::Brotli),
             Compress::Gzip => Compression::Fixed(Codec::Gzip),
         },
+        detached: false,
     }
 }
 

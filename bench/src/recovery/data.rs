@@ -82,6 +82,7 @@ impl Maker {
             needs_transfers: blob_bytes.is_some(),
             require_worker: false,
             names: FileNames::Plain,
+            tag: None,
             datasets: Vec::new(),
         }
     }

@@ -508,6 +508,7 @@ impl<F: FnMut(PutEvent)> Putting<F> {
             name: Name::default(),
             digest: DigestKind::ChunkList,
             compression: self.spec.compression,
+            keeps_source: true,
             source,
         };
         self.uploads.start(part, blob).map_err(|error| self.bad_input(error.to_string()))

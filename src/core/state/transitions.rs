@@ -31,6 +31,7 @@ fn submission(inputs: Inputs) -> Submission {
         require_worker: false,
         datasets: Vec::new(),
         names: FileNames::Plain,
+        tag: None,
     }
 }
 
@@ -44,6 +45,7 @@ fn enqueue(inputs: Inputs) -> Record {
 
 fn assign(job: JobId) -> Record {
     Record::Assign {
+        at: Some(AT),
         job,
         run: RUN,
         attempt: Attempt(1),
@@ -58,7 +60,8 @@ fn ack(job: JobId) -> Record {
 
 fn requeue(attempt: u32) -> Record {
     let (why, counts) = (AttemptEnd::WorkerLost, true);
-    Record::Requeue { job: ID, run: RUN, attempt: Attempt(attempt), why, counts, not_before: AT }
+    let (at, attempt) = (Some(AT), Attempt(attempt));
+    Record::Requeue { at, job: ID, run: RUN, attempt, why, counts, not_before: AT }
 }
 
 fn dlq() -> Record {

@@ -1,6 +1,42 @@
-//! The codec of where a job stands.
+//! The codec of where a job stands, and of when things happened to it.
 
 use super::*;
+
+/// Appends the times of a job and of its attempts, if any is known.
+pub(super) fn put_times(times: &Times, history: &[AttemptNote], out: &mut Vec<u8>) {
+    let is_known = |note: &AttemptNote| note.began.is_some() || note.ended.is_some();
+    if *times == Times::default() && !history.iter().any(is_known) {
+        return;
+    }
+    let Times { submitted, assigned } = *times;
+    put_u8(tag::TIMES, out);
+    let noted = history.iter().flat_map(|note| [note.began, note.ended]);
+    for time in [submitted, assigned].into_iter().chain(noted) {
+        put_bool(time.is_some(), out);
+        time.iter().for_each(|time| put_u64(time.0, out));
+    }
+}
+
+/// Reads the times of a job and of its attempts, if there are any.
+pub(super) fn get_times(reader: &mut Reader<'_>, job: &mut Job) -> Result<(), CodecError> {
+    if reader.peek() != Some(tag::TIMES) {
+        return Ok(());
+    }
+    let start = reader.at();
+    reader.u8()?;
+    let time = |reader: &mut Reader<'_>| {
+        if reader.bool()? { reader.micros().map(Some) } else { Ok(None) }
+    };
+    job.times = Times { submitted: time(reader)?, assigned: time(reader)? };
+    for note in &mut job.history {
+        (note.began, note.ended) = (time(reader)?, time(reader)?);
+    }
+    let is_known = |note: &AttemptNote| note.began.is_some() || note.ended.is_some();
+    if job.times == Times::default() && !job.history.iter().any(is_known) {
+        return Err(CodecError { at: start, what: "times of a job say nothing".to_owned() });
+    }
+    Ok(())
+}
 
 pub(super) fn put_phase(phase: &Phase, out: &mut Vec<u8>) {
     match phase {

@@ -54,6 +54,7 @@ fn why() -> impl Strategy<Value = AttemptEnd> {
         AttemptEnd::DiskFull,
         AttemptEnd::InputsBad,
         AttemptEnd::NoDirectory,
+        AttemptEnd::Stopped,
     ])
 }
 
@@ -88,30 +89,31 @@ fn file_names() -> impl Strategy<Value = FileNames> {
 fn submission() -> impl Strategy<Value = Submission> {
     let who = (job_id(), client(), key(), text());
     let what = (any::<i64>(), any::<bool>(), any::<u64>(), any::<[u8; 32]>());
-    (who, what, inputs(), (any::<bool>(), any::<bool>(), file_names()), vec(cache(), 0..3))
-        .prop_map(
-            |(
-                (job, client, key, exec),
-                (priority, to_all, size, fingerprint),
-                inputs,
-                (needs_transfers, require_worker, names),
-                datasets,
-            )| Submission {
-                job,
-                client,
-                key,
-                exec,
-                priority,
-                to_all,
-                size,
-                fingerprint,
-                inputs,
-                needs_transfers,
-                require_worker,
-                datasets,
-                names,
-            },
-        )
+    let flags = (any::<bool>(), any::<bool>(), file_names());
+    (who, what, inputs(), flags, (vec(cache(), 0..3), option::of("\\PC{1,9}"))).prop_map(
+        |(
+            (job, client, key, exec),
+            (priority, to_all, size, fingerprint),
+            inputs,
+            (needs_transfers, require_worker, names),
+            (datasets, tag),
+        )| Submission {
+            job,
+            client,
+            key,
+            exec,
+            priority,
+            to_all,
+            size,
+            fingerprint,
+            inputs,
+            needs_transfers,
+            require_worker,
+            datasets,
+            names,
+            tag: tag.map(Arc::from),
+        },
+    )
 }
 
 fn class() -> impl Strategy<Value = WorkerClass> {
@@ -128,9 +130,9 @@ fn record() -> impl Strategy<Value = Record> {
         (micros(), submission()).prop_map(|(at, job)| Record::Announce { at, job }),
         (micros(), submission(), vec((job_id(), worker_id()), 0..4), any::<bool>())
             .prop_map(|(at, job, children, kept)| Record::Enqueue { at, job, children, kept }),
-        (of_run(), attempt(), worker_id(), class()).prop_map(
-            |((job, run), attempt, worker, class)| {
-                Record::Assign { job, run, attempt, worker, class }
+        (of_run(), option::of(micros()), attempt(), worker_id(), class()).prop_map(
+            |((job, run), at, attempt, worker, class)| {
+                Record::Assign { at, job, run, attempt, worker, class }
             }
         ),
         (of_run(), micros(), worker_id(), any::<u64>(), any::<bool>()).prop_map(
@@ -143,8 +145,9 @@ fn record() -> impl Strategy<Value = Record> {
                 ok
             }
         ),
-        (of_run(), attempt(), why(), any::<bool>(), micros()).prop_map(
-            |((job, run), attempt, why, counts, not_before)| Record::Requeue {
+        (of_run(), option::of(micros()), attempt(), why(), any::<bool>(), micros()).prop_map(
+            |((job, run), at, attempt, why, counts, not_before)| Record::Requeue {
+                at,
                 job,
                 run,
                 attempt,
@@ -206,24 +209,29 @@ fn phase() -> impl Strategy<Value = Phase> {
 }
 
 fn job() -> impl Strategy<Value = Job> {
-    let note = (attempt(), worker_id(), why()).prop_map(|(attempt, worker, why)| AttemptNote {
-        attempt,
-        worker,
-        why,
-    });
+    let note = (attempt(), worker_id(), why(), option::of(micros()), option::of(micros()))
+        .prop_map(|(attempt, worker, why, began, ended)| AttemptNote {
+            attempt,
+            worker,
+            why,
+            began,
+            ended,
+        });
+    let times = (option::of(micros()), option::of(micros()))
+        .prop_map(|(submitted, assigned)| Times { submitted, assigned });
     let numbers = (any::<u64>(), run(), attempt(), any::<u32>());
     let inputs = prop_oneof![
         Just(InputsState::Announced),
         Just(InputsState::PassedOn),
         Just(InputsState::Kept),
     ];
-    let flags = (any::<bool>(), any::<bool>(), inputs);
+    let flags = (any::<bool>(), any::<bool>(), inputs, times);
     let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
     (submission(), numbers, flags, vec(note, 0..4), family, phase()).prop_map(
         |(
             of,
             (seq, run, attempt, spent),
-            (staged, delivered, inputs),
+            (staged, delivered, inputs, times),
             history,
             (child_of, children),
             phase,
@@ -239,6 +247,7 @@ fn job() -> impl Strategy<Value = Job> {
                 child_of,
                 children,
                 delivered,
+                times,
                 phase,
             };
             if staged && job.inputs == InputsState::Kept && job.submission.needs_transfers {
@@ -347,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_without_a_panic(first in 0_u8..19, rest in vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_read_without_a_panic(first in 0_u8..21, rest in vec(any::<u8>(), 0..300)) {
         let bytes = [vec![first], rest].concat();
         drop(get_entry(&bytes, &mut Names::default()));
         drop(get_job(&mut Reader::new(&bytes), &mut Names::default()));
@@ -369,6 +378,7 @@ fn sample_job() -> Submission {
         require_worker: false,
         datasets: Vec::new(),
         names: FileNames::Plain,
+        tag: None,
     }
 }
 
@@ -398,6 +408,9 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         payload: text.as_bytes().to_vec().into(),
     };
     let child = (JobId(Uuid::from_u128(0xC3)), worker);
+    let assign = |at, class| Record::Assign { at, job, run, attempt, worker, class };
+    let (why, not_before) = (AttemptEnd::WorkerLost, Micros(7));
+    let requeue = |at| Record::Requeue { at, job, run, attempt, why, counts: true, not_before };
     vec![
         (Record::Announce { at, job: sample_job() }, Some(payload("hello", true))),
         (
@@ -409,22 +422,12 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
             },
             Some(payload("", false)),
         ),
-        (Record::Assign { job, run, attempt, worker, class: WorkerClass::Leasing }, None),
+        (assign(None, WorkerClass::Leasing), None),
         (
             Record::Ack { at, job, run, worker, result: ResultId(9), ok: true },
             Some(payload("{}", false)),
         ),
-        (
-            Record::Requeue {
-                job,
-                run,
-                attempt,
-                why: AttemptEnd::WorkerLost,
-                counts: true,
-                not_before: Micros(7),
-            },
-            None,
-        ),
+        (requeue(None), None),
         (Record::Dlq { at, job, run, attempt, why: AttemptEnd::InputsBad }, None),
         (Record::Cancel { at, job, run, by: "é".into() }, None),
         (Record::Withdraw { job, run }, None),
@@ -455,8 +458,25 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
             },
             None,
         ),
-        (Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }, None),
-        (Record::Assign { job, run, attempt, worker, class: WorkerClass::OneAtATime }, None),
+        (assign(None, WorkerClass::Classic), None),
+        (assign(None, WorkerClass::OneAtATime), None),
+        (assign(Some(at), WorkerClass::Leasing), None),
+        (assign(Some(at), WorkerClass::Classic), None),
+        (requeue(Some(at)), None),
+        (
+            Record::Enqueue {
+                at,
+                job: Submission {
+                    inputs: Inputs::Here,
+                    datasets: vec![sample_cache("a")],
+                    tag: Some("night".into()),
+                    ..sample_job()
+                },
+                children: Vec::new(),
+                kept: true,
+            },
+            None,
+        ),
     ]
 }
 
@@ -472,10 +492,13 @@ fn sample_jobs() -> Vec<Job> {
             attempt: Attempt(1),
             worker: WorkerId(Uuid::from_u128(0xB2)),
             why: AttemptEnd::TimedOut,
+            began: None,
+            ended: None,
         }],
         child_of: Some((JobId(Uuid::from_u128(0xC3)), WorkerId(Uuid::from_u128(0xB2)))),
         children: vec![JobId(Uuid::from_u128(0xE5))],
         delivered: true,
+        times: Times::default(),
         phase: Phase::Queued { not_before: Micros(7) },
     };
     let at = Micros(7);
@@ -558,13 +581,33 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
         ),
         "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20100",
         "12000000000000000000000000000000a10000000200000003000000000000000000000000000000b20200",
+        concat!(
+            "13000000000000000000000000000000a10000000200000003000000000000000000000000000000b203",
+            "000100000000000100"
+        ),
+        concat!(
+            "13000000000000000000000000000000a10000000200000003000000000000000000000000000000b201",
+            "000100000000000100"
+        ),
+        concat!(
+            "14000000000000000000000000000000a1000000020000000302010000000000000007",
+            "000100000000000100"
+        ),
+        concat!(
+            "020001000000000001000000000000000000000000000000a100000001630000000f6a6f622e61737369676e2e",
+            "43616c630000000443616c63fffffffffffffffe0000000000000000050f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
+            "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f00000001000000016100000005",
+            "6e69676874010000000000",
+            "0100"
+        ),
     ];
     let found: Vec<String> = sample_entries()
         .iter()
         .map(|(record, attached)| hex(&written(record, attached.as_ref())))
         .collect();
     assert_eq!(found, golden);
-    // The first fourteen are of before there were datasets.
+    // The first fourteen are of before there were datasets, the first twenty of before assignments
+    // and requeues had a moment and jobs a tag.
     for (bytes, (record, _)) in golden.iter().zip(sample_entries()) {
         assert_eq!(get_entry(&unhex(bytes), &mut Names::default()).unwrap().record, record);
     }
@@ -625,6 +668,43 @@ fn jobs_lie_on_the_disk_in_exactly_these_bytes() {
         assert_eq!(get_job(&mut Reader::new(&bytes), &mut Names::default()).unwrap(), job);
     }
     assert_eq!(found, phases);
+}
+
+#[test]
+fn a_job_of_which_no_time_is_known_is_as_it_was_before_there_were_any() {
+    let untimed = sample_jobs().swap_remove(0);
+    let (began, ended) = (Some(Micros(3)), None);
+    let mut timed =
+        Job { times: Times { submitted: Some(Micros(2)), assigned: None }, ..untimed.clone() };
+    timed.history[0] = AttemptNote { began, ended, ..timed.history[0] };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    put_job(&untimed, &mut before);
+    put_job(&timed, &mut after);
+    let phase = before.len() - 9;
+    let times = "07".to_owned() + "010000000000000002" + "00" + "010000000000000003" + "00";
+    assert_eq!(after, [&before[..phase], &unhex(&times), &before[phase..]].concat());
+    assert_eq!(get_job(&mut Reader::new(&before), &mut Names::default()).unwrap(), untimed);
+    assert_eq!(get_job(&mut Reader::new(&after), &mut Names::default()).unwrap(), timed);
+    let nothing = [&before[..phase], &[7, 0, 0, 0, 0], &before[phase..]].concat();
+    let error = get_job(&mut Reader::new(&nothing), &mut Names::default()).unwrap_err();
+    assert_eq!((error.at, error.what.as_str()), (phase, "times of a job say nothing"));
+}
+
+#[test]
+fn a_job_with_a_tag_differs_from_one_without_by_its_kind_of_inputs_alone() {
+    let plain = sample_jobs().swap_remove(0);
+    let mut tagged = plain.clone();
+    tagged.submission.tag = Some("t".into());
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    put_job(&plain, &mut before);
+    put_job(&tagged, &mut after);
+    let at = before.iter().zip(&after).position(|(before, after)| before != after).unwrap();
+    assert_eq!((before[at], after[at]), (2, 14));
+    assert_eq!(after, [&before[..at], &[14, 0, 0, 0, 1, b't'], &before[at + 1..]].concat());
+    assert_eq!(get_job(&mut Reader::new(&after), &mut Names::default()).unwrap(), tagged);
+    let empty = [&before[..at], &[14, 0, 0, 0, 0], &before[at + 1..]].concat();
+    let error = get_job(&mut Reader::new(&empty), &mut Names::default()).unwrap_err();
+    assert_eq!((error.at, error.what.as_str()), (at + 1, "a job that has a tag has none"));
 }
 
 /// Zeros are what a disk gives where nothing was written.

@@ -88,6 +88,11 @@ impl<'a> Reader<'a> {
         self.left() == 0
     }
 
+    /// The next byte, which is not read by that.
+    pub fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
     /// An error at the byte that would be read next.
     pub fn error(&self, what: impl Into<String>) -> CodecError {
         CodecError { at: self.at, what: what.into() }

@@ -116,6 +116,7 @@ impl Target {
             needs_transfers: false,
             require_worker: false,
             names: FileNames::Plain,
+            tag: None,
             datasets: Vec::new(),
         };
         summary.bytes += payload.len() as u64;
@@ -126,7 +127,7 @@ impl Target {
         )?;
         let assign = |worker: Option<Uuid>, attempt: u32| {
             let (worker, attempt) = (WorkerId(worker.unwrap_or_default()), Attempt(attempt));
-            Record::Assign { job, run, attempt, worker, class: WorkerClass::Classic }
+            Record::Assign { at: None, job, run, attempt, worker, class: WorkerClass::Classic }
         };
         match standing {
             Standing::Queued => summary.queued += 1,
@@ -135,7 +136,15 @@ impl Target {
                 // That its leader went away is not the job's fault.
                 let (attempt, why) = (Attempt(attempt), AttemptEnd::WorkerLost);
                 self.record(
-                    Record::Requeue { job, run, attempt, why, counts: false, not_before: at },
+                    Record::Requeue {
+                        at: None,
+                        job,
+                        run,
+                        attempt,
+                        why,
+                        counts: false,
+                        not_before: at,
+                    },
                     None,
                 )?;
                 summary.in_flight += 1;

@@ -141,6 +141,8 @@ pub(super) struct Job {
     inputs_by_transfer: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     datasets: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
     #[serde(flatten)]
     payload: Payload,
 }
@@ -188,8 +190,19 @@ impl Payload {
 
 impl Job {
     fn new(submission: &Submission, payload: Payload) -> Self {
-        let Submission { job, client, key, exec, priority, to_all, size, inputs, datasets, .. } =
-            submission;
+        let Submission {
+            job,
+            client,
+            key,
+            exec,
+            priority,
+            to_all,
+            size,
+            inputs,
+            datasets,
+            tag,
+            ..
+        } = submission;
         Job {
             job_id: job.0,
             client_id: client.to_string(),
@@ -200,6 +213,7 @@ impl Job {
             to_all: *to_all,
             inputs_by_transfer: *inputs == Inputs::Expected,
             datasets: datasets.iter().map(ToString::to_string).collect(),
+            tag: tag.as_ref().map(ToString::to_string),
             payload,
         }
     }
@@ -222,6 +236,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
                 | AttemptEnd::InputsStalled
                 | AttemptEnd::DiskFull
                 | AttemptEnd::NoDirectory
+                | AttemptEnd::Stopped
                 | AttemptEnd::InputsBad,
             ..
         } => "requeue",
@@ -260,7 +275,7 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
                 .map(|(job, worker)| Child { job_id: job.0, worker_id: worker.0 })
                 .collect(),
         },
-        Record::Assign { job, run, attempt, worker, class } => Event::Assign {
+        Record::Assign { job, run, attempt, worker, class, .. } => Event::Assign {
             job_id: job.0,
             worker_id: worker.0,
             attempt: attempt.0,
@@ -275,7 +290,7 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
             ok: *ok,
             result: Returned { id: result.0, payload },
         },
-        Record::Requeue { job, run, attempt, why, counts, not_before } => Event::Requeue {
+        Record::Requeue { job, run, attempt, why, counts, not_before, .. } => Event::Requeue {
             job_id: job.0,
             worker_id: holder(state, *job),
             attempt: attempt.0,

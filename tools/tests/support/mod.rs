@@ -142,6 +142,7 @@ impl Data {
     pub fn assign(&mut self, job: u128, attempt: u32, worker: u128) -> u64 {
         let (job, run) = (JobId(id(job)), Run(1));
         self.push(Record::Assign {
+            at: None,
             job,
             run,
             attempt: Attempt(attempt),
@@ -153,7 +154,7 @@ impl Data {
     pub fn requeue(&mut self, job: u128, attempt: u32, why: AttemptEnd) -> u64 {
         let (job, run, attempt, not_before) =
             (JobId(id(job)), Run(1), Attempt(attempt), self.now());
-        self.push(Record::Requeue { job, run, attempt, why, counts: true, not_before })
+        self.push(Record::Requeue { at: None, job, run, attempt, why, counts: true, not_before })
     }
 
     pub fn dlq(&mut self, job: u128, attempt: u32) -> u64 {
@@ -243,6 +244,7 @@ pub fn submission(job: u128) -> Submission {
         needs_transfers: false,
         require_worker: false,
         names: FileNames::Plain,
+        tag: None,
         datasets: Vec::new(),
     }
 }
