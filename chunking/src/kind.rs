@@ -104,6 +104,8 @@ kinds! {
     Received = 47,
     /// Who sends it lives, and has nothing else to say.
     Keepalive = 48,
+    /// Which programs a worker has; from the leader, the wish to hear it.
+    Programs = 49,
     /// A client puts a dataset.
     Put = 50,
     /// What the receiver of a dataset lacks.

@@ -81,7 +81,7 @@ pub use jobs::{
     Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was,
 };
 pub use status::{
-    ClientRow, Disk, Durability, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads, QueueRow, Spool,
+    Avoided, ClientRow, Disk, Durability, Flagged, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads, QueueRow, Spool,
     Status, WorkerClass, WorkerRow,
 };
 

@@ -178,6 +178,8 @@ pub enum AttemptEnd {
     InputsBad,
     /// Its worker could not use its work directory, which was removed, say, or is read-only.
     NoDirectory,
+    /// Its worker does not have its program, or cannot start it.
+    NoProgram,
 }
 
 /// What a worker lacked for a job, which therefore did not start there: another worker may take it.
@@ -187,6 +189,8 @@ pub enum Lack {
     Room,
     /// A work directory that can be used.
     Directory,
+    /// Its program.
+    Program,
 }
 
 impl Lack {
@@ -195,6 +199,7 @@ impl Lack {
         match self {
             Lack::Room => "has no room on its disk for its inputs",
             Lack::Directory => "cannot use its work directory",
+            Lack::Program => "does not have its program, or cannot start it",
         }
     }
 
@@ -203,6 +208,7 @@ impl Lack {
         match self {
             Lack::Room => "free space there, or start another worker",
             Lack::Directory => "the worker's log says why; repair it, or start another worker",
+            Lack::Program => "the worker's log says why; put the program into its --exe-dir",
         }
     }
 }
@@ -219,14 +225,23 @@ impl AttemptEnd {
             AttemptEnd::DiskFull => "the worker's disk is full",
             AttemptEnd::InputsBad => "the inputs arrived damaged or incomplete at the worker",
             AttemptEnd::NoDirectory => "the worker cannot use its work directory",
+            AttemptEnd::NoProgram => "the worker does not have the program, or cannot start it",
         }
     }
 
     /// What the worker lacked, if that ended the attempt.
     pub const fn lack(self) -> Option<Lack> {
-        if matches!(self, AttemptEnd::DiskFull) {
-            return Some(Lack::Room);
+        match self {
+            AttemptEnd::DiskFull => Some(Lack::Room),
+            AttemptEnd::NoDirectory => Some(Lack::Directory),
+            AttemptEnd::NoProgram => Some(Lack::Program),
+            AttemptEnd::TimedOut
+            | AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::InputsBad => None,
         }
-        if matches!(self, AttemptEnd::NoDirectory) { Some(Lack::Directory) } else { None }
     }
 }

@@ -646,6 +646,7 @@ attempt_ends! {
     DiskFull = 7,
     InputsBad = 8,
     NoDirectory = 9,
+    NoProgram = 10,
 }
 
 fn put_inputs(inputs: Inputs, names: FileNames, datasets: &[CacheId], out: &mut Vec<u8>) {

@@ -17,8 +17,8 @@ pub use dataset::{
     PieceList, Put, PutFlags, Release, Spread, SpreadStage,
 };
 pub use job::{
-    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage,
-    Standing, Start, Submitted, parse_credit,
+    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, ProgramList, Programs, ProgramsSay, Progress,
+    Received, Refused, Settled, Stage, Standing, Start, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
@@ -63,6 +63,6 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
+    Received, Keepalive, Programs, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect;
     Ask, Answer, Piece
 }

@@ -48,6 +48,8 @@ features! {
     KEEPALIVE = 13, "keepalive";
     /// Piece, and what a Grant says of a chunk that is not whole.
     PIECES = 14, "pieces";
+    /// Programs, and results that hand a job back for want of its program.
+    PROGRAMS = 15, "programs";
 }
 
 impl Features {
