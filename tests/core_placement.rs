@@ -270,7 +270,10 @@ fn a_job_whose_program_nobody_has_fails_at_once_when_all_have_handed_it_back() {
     rig.refuses_program("w2", 1, "cannot start it");
     let lines = rig.take();
     assert_eq!(lines[0], "+requeue j1#2 NoProgram free now");
-    assert!(lines[1].starts_with("+fail j1: no connected worker that matches job.assign.calcA"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("+fail j1: no connected worker that matches job.assign.calcA"),
+        "{lines:?}"
+    );
     assert_eq!(lines[2..], ["drop input j1", "alice: result j1"]);
     let why = why_failed(&rig, 1);
     for part in [
@@ -308,7 +311,9 @@ fn before_a_job_fails_workers_look_again_whether_they_have_its_program() {
     rig.programs_answer("w2", ProgramsSaid::Same);
     rig.skip();
     let why = why_failed(&rig, 1);
-    for part in ["w1 (", "has 2 programs, and not this one;", "has no programs.", "Did you mean \"calcA\"?"] {
+    for part in
+        ["w1 (", "has 2 programs, and not this one;", "has no programs.", "Did you mean \"calcA\"?"]
+    {
         assert!(why.contains(part), "{part:?} in {why}");
     }
     // It was put there a moment ago.

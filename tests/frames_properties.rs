@@ -12,8 +12,9 @@ use chunking::message::{
     self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
     Features, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold, HoldFlags, Inspect,
     Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, PIECE_HEAD_BYTES, Pack,
-    PartOf, PieceList, ProgramList, Programs, ProgramsSay, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    PartOf, PieceList, ProgramList, Programs, ProgramsSay, Progress, Purpose, Put, PutFlags,
+    Reason, Received, Refused, Release, Settled, Spread, SpreadStage, Stage, Standing, Start,
+    Submitted, Text, Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -320,12 +321,8 @@ fn message() -> impl Strategy<Value = Message<'static>> {
     let limits = vec((any::<u16>().prop_map(LimitId), any::<u64>()), 0..20);
     let json = || vec(any::<u8>(), 0..50).prop_map(|json| -> &'static [u8] { json.leak() });
     let status = select(vec![AnswerStatus::Whole, AnswerStatus::MoreFollows, AnswerStatus::Error]);
-    let say = select(vec![
-        ProgramsSay::Look,
-        ProgramsSay::Are,
-        ProgramsSay::Same,
-        ProgramsSay::Unlisted,
-    ]);
+    let say =
+        select(vec![ProgramsSay::Look, ProgramsSay::Are, ProgramsSay::Same, ProgramsSay::Unlisted]);
     prop_oneof![
         open(),
         (uuid(), name(), any::<u64>(), limits).prop_map(|(leader, software, features, limits)| {

@@ -152,18 +152,20 @@ fn worker_hello() -> impl Strategy<Value = WorkerHello> {
         option::of(text()),
         option::of(vec("[a-zA-Z.ü]{1,12}", 0..4)),
     )
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw, instance, programs)| {
-            WorkerHello {
-                heft,
-                patterns,
-                max_parallel,
-                cache_only,
-                cache_for,
-                raw,
-                instance,
-                programs,
-            }
-        })
+        .prop_map(
+            |(heft, patterns, max_parallel, cache_only, cache_for, raw, instance, programs)| {
+                WorkerHello {
+                    heft,
+                    patterns,
+                    max_parallel,
+                    cache_only,
+                    cache_for,
+                    raw,
+                    instance,
+                    programs,
+                }
+            },
+        )
 }
 
 fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {

@@ -11,7 +11,8 @@ use super::exit::INTERRUPTED;
 use super::table::{Side, Table, said, text, yes_or_no};
 use super::{Output, Reach, about, print, print_json, printable, say};
 use crate::answers::{
-    Avoided, ClientRow, Durability, Flagged, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask,
+    Avoided, ClientRow, Durability, Flagged, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow,
+    ask,
 };
 use crate::client::Answered;
 
@@ -159,7 +160,10 @@ fn avoiding(worker: &WorkerRow) -> impl Iterator<Item = String> {
     let line = |avoided: &Avoided| {
         let ago = about(Duration::from_secs(avoided.ago_ms / 1000));
         let (program, why) = (text(&avoided.program), text(&avoided.why));
-        format!("        {} lacks the program {program} (returned a job {ago} ago): {why}\n", called(worker))
+        format!(
+            "        {} lacks the program {program} (returned a job {ago} ago): {why}\n",
+            called(worker)
+        )
     };
     worker.avoided.iter().map(line)
 }

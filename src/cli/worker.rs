@@ -587,9 +587,13 @@ mod tests {
     fn fs01_an_exe_directory_that_was_given_has_to_be_there_and_the_default_one_is_made() {
         let root = tempfile::tempdir().unwrap();
         let missing = root.path().join("exes");
-        let refused = |path: &Path, is_given| make_programs(path, is_given, true).unwrap_err().to_string();
+        let refused =
+            |path: &Path, is_given| make_programs(path, is_given, true).unwrap_err().to_string();
         let text = refused(&missing, true);
-        assert!(text.contains("exes cannot be used: No such file") && text.contains("--exe-dir"), "{text}");
+        assert!(
+            text.contains("exes cannot be used: No such file") && text.contains("--exe-dir"),
+            "{text}"
+        );
         assert!(!missing.exists());
         make_programs(&missing, false, true).unwrap();
         assert!(missing.is_dir());
@@ -597,7 +601,9 @@ mod tests {
         let file = root.path().join("calcA");
         std::fs::write(&file, "").unwrap();
         for is_given in [true, false] {
-            assert!(refused(&file, is_given).contains("calcA is not a directory: name the directory"));
+            assert!(
+                refused(&file, is_given).contains("calcA is not a directory: name the directory")
+            );
         }
         // Root reads what nobody may.
         if !rustix::process::geteuid().is_root() {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
     Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, ProgramList,
-    Programs, ProgramsSay, Progress, Reason, Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
+    Programs, ProgramsSay, Progress, Reason, Refused, Settled, Stage, Standing, Start, Submitted,
+    Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;

@@ -302,7 +302,8 @@ impl Broker {
             self.placement.refusals.of(id).map(|(exec, _)| exec.clone()).collect();
         let names = worker.subscriptions().iter().map(|pattern| pattern.len() as u64);
         let listed = worker.programs.as_ref().map_or(0, Programs::bytes);
-        let bytes = names.sum::<u64>() + listed + refused.iter().map(|exec| exec.len() as u64).sum::<u64>();
+        let bytes =
+            names.sum::<u64>() + listed + refused.iter().map(|exec| exec.len() as u64).sum::<u64>();
         let gone = Gone {
             worker: id,
             at: self.now,
@@ -314,6 +315,7 @@ impl Broker {
             bytes,
         };
         self.placement.leaves(gone);
+        self.due.insert((self.now.plus(self.config.placement_wait), Due::Placement));
     }
 
     // --- which jobs are looked at
@@ -411,9 +413,9 @@ impl Broker {
             self.placement.missing.insert(need, Missing::Waits { until });
             return;
         }
-        let listed = lacking.iter().filter(|worker| {
-            self.placement.refusals.get(**worker, &need.exec).is_none()
-        });
+        let listed = lacking
+            .iter()
+            .filter(|worker| self.placement.refusals.get(**worker, &need.exec).is_none());
         let listed: Vec<WorkerId> = listed.copied().collect();
         let through = match self.placement.missing.get(&need) {
             Some(Missing::Asked { through, until, answers }) => {
@@ -459,10 +461,7 @@ impl Broker {
     /// has said it with its hello.
     fn owes(&self, worker: WorkerId, answers: &BTreeMap<WorkerId, u64>) -> bool {
         let asks = self.placement.asks.get(&worker);
-        answers
-            .get(&worker)
-            .zip(asks)
-            .is_some_and(|(number, asks)| asks.answered < *number)
+        answers.get(&worker).zip(asks).is_some_and(|(number, asks)| asks.answered < *number)
     }
 
     fn ask_all(&mut self, need: Need, workers: &[WorkerId]) {
@@ -570,11 +569,16 @@ impl Broker {
         let workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
         let mut lists: Vec<&Programs> = Vec::new();
         for list in workers.filter_map(|worker| worker.programs.as_ref()) {
-            if lists.len() < LISTS_LOOKED_THROUGH_MAX && !lists.iter().any(|known| known.is_same(list)) {
+            if lists.len() < LISTS_LOOKED_THROUGH_MAX
+                && !lists.iter().any(|known| known.is_same(list))
+            {
                 lists.push(list);
             }
         }
-        like(exec, lists.into_iter().flat_map(Programs::names)).into_iter().map(|name| format!("\"{}\"", excerpt(name))).collect()
+        like(exec, lists.into_iter().flat_map(Programs::names))
+            .into_iter()
+            .map(|name| format!("\"{}\"", excerpt(name)))
+            .collect()
     }
 }
 

@@ -188,7 +188,8 @@ impl Refusals {
 /// The first line of a worker's reason, as far as it is kept and shown.
 fn excerpt_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
-    let mut kept: String = line.chars().take(REFUSAL_CHARS_MAX).filter(|c| !c.is_control()).collect();
+    let mut kept: String =
+        line.chars().take(REFUSAL_CHARS_MAX).filter(|c| !c.is_control()).collect();
     if line.chars().nth(REFUSAL_CHARS_MAX).is_some() {
         kept.push('…');
     }

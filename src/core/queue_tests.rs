@@ -146,8 +146,7 @@ fn sc03_keys_take_turns_and_each_is_in_the_ring_once() {
     let mut queues = Queues::default();
     fill(&mut queues, "a", "c", 0..3, 0);
     fill(&mut queues, "b", "c", 10..13, 0);
-    let turns =
-        |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    let turns = |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
     assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
     assert_eq!(queues.end_turn(0, &key("a"), false), 1, "who was not served keeps its turn");
     assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
@@ -195,7 +194,8 @@ fn jobs_whose_program_no_worker_with_room_has_are_not_looked_at_and_hold_no_othe
     assert_eq!(pop(vec![of(&[], &["a"])]), None);
     assert_eq!(queues.kinds_of(&key("e")), [(Rank::Plain, Arc::from("a"))].into());
     let exec = Arc::from("a");
-    let left = queues.jobs_of_kind(&key("e"), Rank::Plain, &exec).map(|job| job.0.as_u128());
+    let e = key("e");
+    let left = queues.jobs_of_kind(&e, Rank::Plain, &exec).map(|job| job.0.as_u128());
     assert_eq!(left.collect::<Vec<_>>(), [1, 3]);
     assert_eq!(queues.jobs_of_kind(&key("e"), Rank::Raw, &exec).count(), 0);
     assert_eq!(drain(&mut queues, "e"), [1, 3]);
@@ -212,10 +212,8 @@ fn beyond_a_number_of_programs_a_client_has_its_jobs_in_one_lane_in_their_order(
     assert_eq!(queues.kinds_of(&key("e")).len(), KINDS_PER_LANE_MAX);
     assert_eq!(queues.check(), Ok(()));
     // Those that are told apart stand before nobody, the others are for the broker to judge.
-    let taker = Taker {
-        programs: Some(Programs::new(["p20"])),
-        ..Taker::new(false, PayloadKind::Request)
-    };
+    let taker =
+        Taker { programs: Some(Programs::new(["p20"])), ..Taker::new(false, PayloadKind::Request) };
     let takes = Takes::from_iter([taker]);
     let next = queues.pop(&key("e"), &takes, |_| true).map(|job| job.0.as_u128());
     assert_eq!(next, Some(0));

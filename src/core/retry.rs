@@ -357,7 +357,8 @@ mod tests {
         let next = |no_program_before| Over { no_program_before, ..without }.next(3);
         let at_once = Next::Again { counts: false, wait: Duration::ZERO };
         assert_eq!((next(0), next(HANDED_BACK_AT_ONCE_MAX - 1)), (at_once, at_once));
-        let later = |failures| Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(failures, 7) };
+        let later =
+            |failures| Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(failures, 7) };
         assert_eq!(next(HANDED_BACK_AT_ONCE_MAX), later(1));
         assert_eq!(next(1_000), later(1_000));
     }

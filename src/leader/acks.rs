@@ -70,7 +70,8 @@ impl Leader {
     /// A worker hands a job back for want of its program, and says why.
     fn program_refused(&mut self, conn: ConnId, job: JobId, payload: &[u8]) {
         let said = JobResult::parse(payload).map(|result| result.stderr).unwrap_or_default();
-        let why: String = said.lines().next().unwrap_or_default().chars().take(QUOTED_MAX).collect();
+        let why: String =
+            said.lines().next().unwrap_or_default().chars().take(QUOTED_MAX).collect();
         info!(peer = %self.name(conn), %job,
             "a worker handed a job back, as it does not have its program or cannot start it; the \
              job goes to another, and the worker is not given this program for now: {why}");

@@ -17,8 +17,8 @@ use super::{Asked, Leader, Output, outcome};
 use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    Avoided, BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Flagged, Found, Jobs,
-    Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+    Avoided, BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt,
+    Flagged, Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;

@@ -127,7 +127,9 @@ impl Leader {
     /// A worker says which programs it has. A list that there is no room for is as good as none.
     pub(super) fn programs_said(&mut self, conn: ConnId, said: ProgramsSaid, answers: bool) {
         let said = match said {
-            ProgramsSaid::Are(programs) if !self.peers.room_for_programs(conn, programs.bytes()) => {
+            ProgramsSaid::Are(programs)
+                if !self.peers.room_for_programs(conn, programs.bytes()) =>
+            {
                 warn!(peer = %self.name(conn), programs = programs.len(), limit = HELLO_NAMES_BYTES_MAX,
                     "no room in memory for a worker's list of programs: it is given jobs by its \
                      patterns alone");

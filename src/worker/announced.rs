@@ -30,7 +30,10 @@ struct Greeting {
 
 impl ForHello {
     /// Makes a hello with the programs that were found last; `hello` says whether they are in it.
-    pub(super) fn make(&self, hello: impl FnOnce(Option<&[String]>) -> (OutFrame, bool)) -> OutFrame {
+    pub(super) fn make(
+        &self,
+        hello: impl FnOnce(Option<&[String]>) -> (OutFrame, bool),
+    ) -> OutFrame {
         let mut greeting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names = greeting.listing.as_ref().and_then(|listing| listing.names.as_deref());
         let unlisted = greeting.listing.is_some() && names.is_none();
@@ -250,7 +253,10 @@ mod tests {
         assert!(announced.begin_look(start) && !announced.begin_look(start));
         let took = Duration::from_millis(100);
         let frames = announced.on_looked(Some(listing(&["new"], 2)), took, start);
-        assert_eq!(frames.iter().map(said).collect::<Vec<_>>(), [(ProgramsSay::Are, vec!["new".into()], Uuid::nil())]);
+        assert_eq!(
+            frames.iter().map(said).collect::<Vec<_>>(),
+            [(ProgramsSay::Are, vec!["new".into()], Uuid::nil())]
+        );
         assert_eq!(announced.next_due(), Some(start + Duration::from_secs(5)));
         let later = start + Duration::from_secs(5);
         assert!(!announced.begin_look(start) && announced.begin_look(later));
@@ -281,11 +287,16 @@ mod tests {
         announced.on_asked(second, now);
         announced.on_asked(third, now);
         let frames = announced.on_looked(Some(listing(&["a"], 1)), Duration::ZERO, now);
-        assert_eq!(frames.iter().map(said).collect::<Vec<_>>(), [(ProgramsSay::Same, vec![], first)]);
+        assert_eq!(
+            frames.iter().map(said).collect::<Vec<_>>(),
+            [(ProgramsSay::Same, vec![], first)]
+        );
         assert!(announced.begin_look(now));
         let frames = announced.on_looked(Some(listing(&["a", "b"], 2)), Duration::ZERO, now);
-        let expected =
-            [(ProgramsSay::Are, vec!["a".into(), "b".into()], second), (ProgramsSay::Same, vec![], third)];
+        let expected = [
+            (ProgramsSay::Are, vec!["a".into(), "b".into()], second),
+            (ProgramsSay::Same, vec![], third),
+        ];
         assert_eq!(frames.iter().map(said).collect::<Vec<_>>(), expected);
         // A look that failed answers with what is known.
         announced.on_asked(first, now);

@@ -146,11 +146,7 @@ impl Job {
     /// leader gives it to another worker, and this one no job of that program for a while. It must
     /// not have begun. Leaders that do not know this get a FAILED result.
     pub fn no_program(&self, why: impl Into<String>) -> JobResult {
-        JobResult {
-            stderr: why.into(),
-            no_program: true,
-            ..self.result(JobStatus::Cancelled)
-        }
+        JobResult { stderr: why.into(), no_program: true, ..self.result(JobStatus::Cancelled) }
     }
 
     /// Says that the job cannot be run here now, through no fault of its own: the leader gives it

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use self::programs::Looked;
 use super::announced::{Announced, ForHello};
 use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
@@ -35,10 +36,7 @@ use super::config::WorkerConfig;
 use super::credit::CreditLedger;
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
-use self::programs::Looked;
-use super::handler::{
-    Attachment, CancelToken, Handler, Job, Note, ProgramListing, StopReason,
-};
+use super::handler::{Attachment, CancelToken, Handler, Job, Note, ProgramListing, StopReason};
 use super::hello::hello_with;
 use super::input_download::{InputProgress, Receptions, Step};
 use super::job_table::{JobOrder, JobTable, Offer, RunAttempt};

@@ -51,8 +51,7 @@ impl ProgramError {
 /// `NAME.exe`, then `NAME` (C20).
 pub(super) fn find_program(exe_dir: &Path, exec_name: &str) -> Result<PathBuf, ProgramError> {
     let name = SafeName::parse_program(exec_name)?;
-    let (exe, plain) =
-        (exe_dir.join(format!("{}{EXE}", name.file())), exe_dir.join(name.file()));
+    let (exe, plain) = (exe_dir.join(format!("{}{EXE}", name.file())), exe_dir.join(name.file()));
     for path in [&exe, &plain] {
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
@@ -177,8 +176,10 @@ mod tests {
         std::os::unix::fs::symlink(exe.join("missing"), exe.join("dangling")).unwrap();
         let listed = list(exe).names.unwrap();
         assert_eq!(listed, ["link", "plain", "win", "win.exe"]);
-        for name in ["plain", "win.exe", "win", "data", "both.exe", "both", "nul", "folder", "link", "dangling", "x"]
-        {
+        for name in [
+            "plain", "win.exe", "win", "data", "both.exe", "both", "nul", "folder", "link",
+            "dangling", "x",
+        ] {
             let is_listed = listed.iter().any(|listed| listed == name);
             assert_eq!(is_listed, find_program(exe, name).is_ok(), "{name}");
         }
