@@ -176,7 +176,10 @@ fn a_program_that_cannot_start_is_avoided_there_and_shown_until_it_is_repaired()
     workers(&leader, 1);
     let (code, _, err) = heft(&["submit", &leader.addr(), "calcA"]);
     assert_eq!(code, Some(1), "{err}");
-    assert!(err.contains("worker broken (") && err.contains("handed it back: Process error"), "{err}");
+    assert!(
+        err.contains("worker broken (") && err.contains("handed it back: Process error"),
+        "{err}"
+    );
     let (_, shown, _) = heft(&["status", &leader.addr()]);
     assert!(shown.contains("lacks the program calcA"), "{shown}");
     let lacks = &status(&leader)["workers"][0];
@@ -193,7 +196,10 @@ fn a_program_that_cannot_start_is_avoided_there_and_shown_until_it_is_repaired()
     let seen = explained["workers"].as_array().unwrap();
     let of = |name: &str| seen.iter().find(|worker| worker["name"] == name).unwrap();
     assert_eq!(of("broken")["verdict"], "no-program", "{explained:#}");
-    assert_eq!((&of("broken")["has_program"], &of("sound")["has_program"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&of("broken")["has_program"], &of("sound")["has_program"]),
+        (&false.into(), &true.into())
+    );
     assert!(of("broken")["text"].as_str().unwrap().contains("handed it back: Process error"));
     drop((jobs, sound));
     write_program(&path, SAY);
@@ -210,7 +216,13 @@ fn a_job_waits_for_the_worker_of_its_program_that_restarts_and_says_so() {
     workers(&leader, 2);
     drop(first);
     until(&leader, "it left", |status| {
-        status["workers"].as_array().unwrap().iter().filter(|worker| worker["connected"] == true).count() == 1
+        status["workers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|worker| worker["connected"] == true)
+            .count()
+            == 1
     });
     let mut job = submit(&leader, "calcA", &["--", "x"]);
     job.wait_for("word of the wait", |line| line.contains("has the program").then_some(()));
@@ -262,7 +274,10 @@ fn a_worker_on_which_a_program_fails_and_elsewhere_does_not_is_flagged() {
     let flag = flagged().expect("it is flagged");
     assert_eq!((&flag["program"], &flag["failed"]), (&"calcA".into(), &5.into()), "{flag}");
     let (_, shown, _) = heft(&["status", &leader.addr()]);
-    assert!(shown.contains("worker bad (") && shown.contains("FAILS MORE THAN OTHERS: 5 of"), "{shown}");
+    assert!(
+        shown.contains("worker bad (") && shown.contains("FAILS MORE THAN OTHERS: 5 of"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -311,7 +326,10 @@ fn a_worker_does_not_start_with_an_exe_directory_that_is_not_there() {
     };
     let (code, err) = start(&dir.join("exes"));
     assert_eq!(code, Some(2), "{err}");
-    assert!(err.contains("exes cannot be used: No such file") && err.contains("--exe-dir"), "{err}");
+    assert!(
+        err.contains("exes cannot be used: No such file") && err.contains("--exe-dir"),
+        "{err}"
+    );
     assert!(!dir.join("exes").exists() && !dir.join("jobs").exists(), "nothing was made");
     fs::write(dir.join("file"), "").unwrap();
     let (code, err) = start(&dir.join("file"));

@@ -214,7 +214,9 @@ async fn a_question_is_answered_with_what_is_there_now() {
         known.sort_unstable();
         let (say, names) = look(&mut conn).await;
         // Unless it was told a moment ago, unasked.
-        assert!((say, names.as_slice()) == (ProgramsSay::Are, &known[..]) || say == ProgramsSay::Same);
+        assert!(
+            (say, names.as_slice()) == (ProgramsSay::Are, &known[..]) || say == ProgramsSay::Same
+        );
     }
     scene.stop().await;
 }

@@ -451,8 +451,9 @@ impl Broker {
     fn awaited_until(&self, need: &Need) -> Option<Micros> {
         let wait = self.config.placement_wait;
         let gone = self.placement.gone.iter().filter(|gone| gone.may_meet(need));
-        // Who was there before the leader began anew is not known.
-        let before = self.earlier.map(|earlier| earlier.until);
+        // Who was there before the leader began anew is not known. Before its first job nobody was.
+        let before = self.earlier.filter(|earlier| earlier.last_seq > 0);
+        let before = before.map(|earlier| earlier.until);
         let last = gone.map(|gone| gone.at).chain(before).max()?.plus(wait);
         (last > self.now).then_some(last)
     }
