@@ -460,6 +460,7 @@ fn a_second_hello_on_a_connection_leaves_nothing_of_the_first_behind() {
         transfers: false,
         datasets: false,
         reads: PayloadKind::Request,
+        programs: None,
     }));
     rig.expect(["+requeue j1#1 WorkerLost counts now"]);
     assert_eq!(rig.broker.workers().map(|worker| worker.id).collect::<Vec<_>>(), [worker_id("s2")]);

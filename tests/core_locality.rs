@@ -146,6 +146,7 @@ impl World {
                 transfers: true,
                 datasets: true,
                 reads: PayloadKind::Request,
+                programs: None,
             }));
             world.tell(Event::Credit { conn, delta: load.slots as i32 });
         }

@@ -12,9 +12,10 @@ use chunking::message::{
     self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
     Features, Follow, FollowFlags, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold,
     HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES,
-    Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, Progress,
-    Purpose, Put, PutFlags, Reason, Received, Refused, Release, Settled, Spread, SpreadStage,
-    Stage, Standing, Start, Stream, Submitted, Text, Verdict, Void, Welcome,
+    Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, ProgramList,
+    Programs, ProgramsSay, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, Stream, Submitted, Text, Verdict, Void,
+    Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -321,6 +322,8 @@ fn message() -> impl Strategy<Value = Message<'static>> {
     let limits = vec((any::<u16>().prop_map(LimitId), any::<u64>()), 0..20);
     let json = || vec(any::<u8>(), 0..50).prop_map(|json| -> &'static [u8] { json.leak() });
     let status = select(vec![AnswerStatus::Whole, AnswerStatus::MoreFollows, AnswerStatus::Error]);
+    let say =
+        select(vec![ProgramsSay::Look, ProgramsSay::Are, ProgramsSay::Same, ProgramsSay::Unlisted]);
     prop_oneof![
         open(),
         (uuid(), name(), any::<u64>(), limits).prop_map(|(leader, software, features, limits)| {
@@ -379,6 +382,9 @@ fn message() -> impl Strategy<Value = Message<'static>> {
         any::<u32>().prop_map(|run| Message::Settled(Settled { run })),
         any::<u32>().prop_map(|run| Message::Received(Received { run })),
         Just(Message::Keepalive(Keepalive {})),
+        (say, vec(name(), 0..20)).prop_map(|(say, names)| {
+            Message::Programs(Programs { say, names: ProgramList::new(names) })
+        }),
         json().prop_map(|json| Message::Ask(Ask { json })),
         (status, json()).prop_map(|(status, json)| Message::Answer(Answer { status, json })),
         follow(),

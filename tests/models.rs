@@ -116,6 +116,7 @@ fn job_result(fields: &Value) -> JobResult {
         archive: fields.get("Archive").map(blob),
         no_room: fields.get("NoRoom").and_then(Value::as_bool).unwrap_or_default(),
         no_directory: fields.get("NoDirectory").and_then(Value::as_bool).unwrap_or_default(),
+        no_program: fields.get("NoProgram").and_then(Value::as_bool).unwrap_or_default(),
         archive_lost: number(fields, "ArchiveLost"),
         stdout_blob: fields.get("StdoutBlob").map(blob),
         stderr_blob: fields.get("StderrBlob").map(blob),
@@ -149,6 +150,7 @@ fn worker_hello(fields: &Value) -> WorkerHello {
         cache_for: fields.get("CacheFor").and_then(Value::as_str).map(str::to_owned),
         raw: fields.get("Raw").is_some_and(|flag| flag == &Value::Bool(true)),
         instance: fields.get("Instance").and_then(Value::as_str).map(str::to_owned),
+        programs: fields.get("Programs").map(|_| texts(fields, "Programs")),
     }
 }
 

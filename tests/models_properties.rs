@@ -154,10 +154,22 @@ fn worker_hello() -> impl Strategy<Value = WorkerHello> {
         option::of(text()),
         any::<bool>(),
         option::of(text()),
+        option::of(vec("[a-zA-Z.ü]{1,12}", 0..4)),
     )
-        .prop_map(|(heft, patterns, max_parallel, cache_only, cache_for, raw, instance)| {
-            WorkerHello { heft, patterns, max_parallel, cache_only, cache_for, raw, instance }
-        })
+        .prop_map(
+            |(heft, patterns, max_parallel, cache_only, cache_for, raw, instance, programs)| {
+                WorkerHello {
+                    heft,
+                    patterns,
+                    max_parallel,
+                    cache_only,
+                    cache_for,
+                    raw,
+                    instance,
+                    programs,
+                }
+            },
+        )
 }
 
 fn cache_put_request() -> impl Strategy<Value = CachePutRequest> {

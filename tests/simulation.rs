@@ -22,6 +22,8 @@ mod ends;
 mod faults;
 #[path = "simulation/inputs.rs"]
 mod inputs;
+#[path = "simulation/programs.rs"]
+mod programs;
 #[path = "simulation/stranger.rs"]
 mod stranger;
 mod support;
@@ -92,6 +94,8 @@ enum Wake {
     ClientConnects(usize),
     ClientSubmits(usize),
     ClientFault(usize),
+    /// A worker loses its program, or gets it back.
+    Programs(usize),
     /// Something happens to a dataset.
     Data,
     /// Somebody answers for jobs that it was never given.
@@ -114,6 +118,9 @@ struct SimWorker {
     /// Results that are kept: until settled by ours, for good by a classic worker's dedup, which
     /// has no result.
     finished: BTreeMap<JobId, (Run, Attempt, bool)>,
+    /// Whether its program is there, and whether it lists its programs.
+    has_program: bool,
+    lists_programs: bool,
 }
 
 /// A job at a worker before it runs.
@@ -214,6 +221,9 @@ impl World {
             tick_at: None,
             random,
         };
+        // In most worlds nothing happens to programs, and all else as if there were none.
+        let mut of_programs = Random(mix(seed ^ 0x5eed));
+        let change_programs = of_programs.chance(30);
         for number in 0..2 + world.random.below(4) {
             let class = match world.random.below(4) {
                 0 => WorkerClass::Classic,
@@ -235,7 +245,13 @@ impl World {
                 running: BTreeMap::new(),
                 receiving: BTreeMap::new(),
                 finished: BTreeMap::new(),
+                has_program: true,
+                lists_programs: of_programs.chance(50),
             });
+            if class == WorkerClass::Leasing && change_programs && of_programs.chance(70) {
+                let at = of_programs.below(20 * SECOND);
+                world.at(at, Wake::Programs(number as usize));
+            }
             let at = world.random.below(3 * SECOND);
             world.at(at, Wake::WorkerConnects(number as usize));
             let fault = world.random.below(30 * SECOND);
@@ -465,6 +481,7 @@ impl World {
             | Action::Submitted { conn, .. }
             | Action::Refuse { conn, .. }
             | Action::Waiting { conn, .. }
+            | Action::AskPrograms { conn }
             | Action::Running { conn, .. } => *conn,
         };
         let delay = 1 + self.random.below(20_000);
@@ -554,6 +571,7 @@ impl World {
             Wake::ClientConnects(number) => self.client_connects(number),
             Wake::ClientSubmits(number) => self.client_submits(number),
             Wake::ClientFault(number) => self.client_fault(number),
+            Wake::Programs(number) => self.programs_change(number),
             Wake::Data => self.data_happens(),
             Wake::Stranger => self.stranger_speaks(),
         }
@@ -586,6 +604,7 @@ impl World {
         let held = inventory(worker);
         let results: Vec<_> = worker.finished.iter().map(|(job, kept)| (*job, *kept)).collect();
         let reads = worker.reads();
+        let programs = worker.programs();
         self.say(
             conn,
             Event::WorkerHello(Hello {
@@ -598,6 +617,7 @@ impl World {
                 transfers: leasing,
                 datasets: leasing,
                 reads,
+                programs,
             }),
         );
         if leasing {
@@ -628,6 +648,9 @@ impl World {
                 .job(job)
                 .is_some_and(|job| job.submission.inputs == Inputs::Expected)
         };
+        if self.hears_of_programs(number, action) {
+            return;
+        }
         let worker = &self.workers[number];
         let conn = worker.conn.unwrap();
         match action {
@@ -866,8 +889,8 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         coverage.lets_nearer_go_first,
         coverage.stranded,
     ];
-    let seen_all =
-        counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).all(|count| *count > 0);
-    let seen_all = seen_all && coverage.requeues.len() >= 7;
+    let of_programs = [coverage.handed_back, coverage.looks, coverage.failed_for_program];
+    let mut all = counts.iter().chain(&of_inputs).chain(&more).chain(&of_data).chain(&of_programs);
+    let seen_all = all.all(|count| *count > 0) && coverage.requeues.len() >= 8;
     assert!(!whole || seen_all, "something never happened: {coverage:?}");
 }

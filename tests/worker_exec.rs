@@ -145,34 +145,56 @@ async fn a_program_runs_in_its_directory_with_its_arguments_and_inputs() {
 }
 
 #[tokio::test]
-async fn wx05_a_missing_program_and_one_that_is_none_fail_with_their_paths() {
+async fn wx05_a_missing_program_and_one_that_cannot_be_started_are_handed_back_with_their_paths() {
     let bench = Bench::new();
-    let result = bench.run(request("ghost")).await;
-    assert_eq!(result.status, JobStatus::Failed);
+    let handed_back = async |name: &str| {
+        let result = bench.run(request(name)).await;
+        assert_eq!(result.status, JobStatus::Cancelled, "{name}: {}", result.stderr);
+        assert!(result.no_program && !result.no_room && !result.no_directory, "{name}");
+        result.stderr
+    };
     let path = bench.path("exe/ghost.exe");
-    assert!(
-        result.stderr.starts_with(&format!("Executable not found: {path}")),
-        "{}",
-        result.stderr
-    );
+    let said = handed_back("ghost").await;
+    assert!(said.starts_with(&format!("Executable not found: {path}")), "{said}");
 
-    fs::write(bench.config.exe_dir.join("plain"), "text").unwrap();
-    let result = bench.run(request("plain")).await;
-    assert!(
-        result.stderr.contains("is not executable") && result.stderr.contains("chmod +x"),
-        "{}",
-        result.stderr
-    );
-
+    let put = |name: &str, content: &str, mode| {
+        fs::write(bench.config.exe_dir.join(name), content).unwrap();
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(bench.config.exe_dir.join(name), mode).unwrap();
+    };
+    put("plain", "text", 0o644);
+    let said = handed_back("plain").await;
+    assert!(said.contains("is not executable") && said.contains("chmod +x"), "{said}");
     fs::create_dir(bench.config.exe_dir.join("folder")).unwrap();
-    let result = bench.run(request("folder")).await;
-    assert!(result.stderr.starts_with("Executable not found"), "{}", result.stderr);
+    assert!(handed_back("folder").await.starts_with("Executable not found"));
+    // Its interpreter is not here; its format is of no machine; it is of another machine.
+    put("broken", "#!/no/such/interpreter\n", 0o755);
+    put("noise", "\u{1}\u{2}", 0o755);
+    let mut foreign = fs::read("/proc/self/exe").unwrap();
+    foreign.truncate(4_096);
+    foreign[18] ^= 0x5a;
+    fs::write(bench.config.exe_dir.join("foreign"), foreign).unwrap();
+    fs::set_permissions(bench.config.exe_dir.join("foreign"), fs::Permissions::from_mode(0o755))
+        .unwrap();
+    for name in ["broken", "noise", "foreign"] {
+        let said = handed_back(name).await;
+        assert!(said.starts_with("Process error: ") && said.contains(&bench.path("exe")), "{said}");
+    }
+}
 
-    fs::write(bench.config.exe_dir.join("broken"), "#!/no/such/interpreter\n").unwrap();
-    let executable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(bench.config.exe_dir.join("broken"), executable).unwrap();
-    let result = bench.run(request("broken")).await;
-    assert!(result.stderr.starts_with("Process error: "), "{}", result.stderr);
+#[tokio::test]
+async fn wx05_a_program_that_starts_and_says_it_cannot_run_has_a_result() {
+    let bench = Bench::new();
+    for code in [126, 127] {
+        let result = bench.script(&format!("exit {code}")).await;
+        assert_eq!((result.status, result.exit_code), (JobStatus::Failed, Some(code)));
+        assert!(!result.no_program);
+    }
+    // Arguments that no system takes are the job's.
+    let args = vec!["x".repeat(256 << 10)];
+    let result = bench.run(JobRequest { args, ..request("x") }).await;
+    assert_eq!(result.status, JobStatus::Failed, "{}", result.stderr);
+    assert!(result.stderr.starts_with("Process error: ") && !result.no_program);
 }
 
 #[tokio::test]

@@ -104,6 +104,8 @@ kinds! {
     Received = 47,
     /// The sender is alive and has nothing else to send.
     Keepalive = 48,
+    /// Which programs a worker has; from the leader, the wish to hear it.
+    Programs = 49,
     /// A client puts a dataset.
     Put = 50,
     /// What the receiver of a dataset lacks.

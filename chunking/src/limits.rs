@@ -50,6 +50,9 @@ pub const LIMITS_LISTED_MAX: usize = 256;
 /// The most running jobs a heartbeat may list.
 pub const HEARTBEAT_JOBS_MAX: usize = 16 * 1024;
 
+/// The most programs that a worker lists. One that has more lists none.
+pub const PROGRAMS_LISTED_MAX: usize = 1_000;
+
 /// The smallest, the usual and the largest piece that files of datasets are cut into, by content.
 pub const PIECE_BYTES_MIN: u32 = 64 * 1024;
 /// See [`PIECE_BYTES_MIN`].
@@ -92,6 +95,8 @@ pub const WINDOW_CHUNKS_MAX: u32 = 8;
 // must the longest lists.
 const _: () = assert!(CHUNK_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX);
 const _: () = assert!(HEARTBEAT_JOBS_MAX * 24 + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () =
+    assert!(PROGRAMS_LISTED_MAX * (2 + NAME_BYTES_MAX) + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () = assert!(RANGES_MAX * 8 + TEXT_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () =
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_MAX && CHUNK_BYTES_MAX.is_multiple_of(CHUNK_BYTES_MIN));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::WorkerClass;
+use super::{Flagged, WorkerClass};
 
 words! {
     /// Where a job stands.
@@ -16,6 +16,7 @@ words! {
     /// What a job waits for.
     WaitsFor {
         BackOff = "back-off", WorkerDisk = "worker-disk", WorkerDirectory = "worker-directory",
+        WorkerProgram = "worker-program", Program = "program",
         WorkerCache = "worker-cache", Client = "client", InputRoom = "input-room",
         Cap = "cap", Data = "data", Nearer = "nearer", Worker = "worker", CapableWorker = "capable-worker",
         RequestWorker = "request-worker", FoldersWorker = "folders-worker", RawWorker = "raw-worker",
@@ -27,7 +28,8 @@ words! {
     /// Whether a worker gets a job, and if not, why.
     Verdict {
         HasIt = "has-it", First = "first", WaitedFor = "waited-for", Possible = "possible",
-        NoRoom = "no-room", DiskFull = "disk-full", NoDirectory = "no-directory", Silent = "silent", OwesAnswer = "owes-answer",
+        NoRoom = "no-room", DiskFull = "disk-full", NoDirectory = "no-directory",
+        NoProgram = "no-program", Silent = "silent", OwesAnswer = "owes-answer",
         LostThere = "lost-there", ByAgent = "by-agent", NoRequests = "no-requests",
         NoFolders = "no-folders", NoRaw = "no-raw", NoTransfers = "no-transfers",
         NoDatasets = "no-datasets", NoMatch = "no-match", ForAnother = "for-another", Ended = "ended",
@@ -117,6 +119,10 @@ pub struct SeenWorker {
     pub load: Load,
     /// Whether it lost the job's result before.
     pub lost_there: bool,
+    /// Whether it has the job's program, if it says so.
+    pub has_program: Option<bool>,
+    /// Whether the program fails there far more often than on others.
+    pub flagged: Option<Flagged>,
     /// What it takes.
     #[serde(flatten)]
     pub takes: Takes,

@@ -173,11 +173,19 @@ pub struct WorkerRow {
     pub connected: bool,
     /// What it lacked for a job that it handed back lately.
     pub lacks: Option<Lacks>,
+    /// The programs that it has, as far as they are listed; none if it does not say.
+    pub programs: Option<Vec<String>>,
+    /// Programs that are not listed.
+    pub programs_more: u64,
+    /// Programs that it is not given, as it handed jobs of them back; at most 16.
+    pub avoided: Vec<Avoided>,
+    /// Programs that fail there far more often than on others; at most 16.
+    pub flagged: Vec<Flagged>,
 }
 
 words! {
     /// What a worker lacks.
-    Lack { Room = "room", Directory = "directory", }
+    Lack { Room = "room", Directory = "directory", Program = "program", }
 }
 
 /// What a worker lacked for a job that it handed back.
@@ -188,6 +196,31 @@ pub struct Lacks {
     pub what: Lack,
     /// How long ago that was.
     pub ago_ms: u64,
+}
+
+/// A program that a worker is not given for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Avoided {
+    pub program: String,
+    /// What the worker said.
+    pub why: String,
+    /// How long ago that was.
+    pub ago_ms: u64,
+}
+
+/// A program that fails on a worker far more often than on others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flagged {
+    /// The program; not said where it is the job's.
+    pub program: Option<String>,
+    /// Its results there, as far as they are counted.
+    pub ended: u32,
+    /// Those that are not OK.
+    pub failed: u32,
+    /// The same in thousandths, of the worker in the middle.
+    pub median_permille: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -253,6 +253,11 @@ pub struct LeaderArgs {
     #[arg(long, default_value = DEFAULTS.input_wait.as_str(), value_name = "TIME")]
     input_wait: Span,
 
+    /// Time jobs wait for a worker that left, or after a restart of the leader, if no connected
+    /// worker has their program; then they fail.
+    #[arg(long, default_value = "60s", value_name = "TIME")]
+    placement_wait: Span,
+
     /// Maximum bytes of unfinished jobs, without large inputs; more jobs are refused. Default: 1GiB
     /// in memory, 16GiB on disk.
     #[arg(long, value_name = "SIZE")]
@@ -451,6 +456,7 @@ async fn serve(args: &LeaderArgs, driver: &Driver) -> anyhow::Result<ExitCode> {
         classic_ack_timeout: args.classic_ack_timeout,
         result_ttl: args.result_ttl.0,
         input_wait: args.input_wait.0,
+        placement_wait: args.placement_wait.0,
         ..Config::default()
     };
     let local = listener.local_addr()?;

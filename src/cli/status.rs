@@ -12,7 +12,8 @@ use super::output::{self, OUTPUT_VARIABLE};
 use super::table::{Side, Table, said, text, yes_or_no};
 use super::{Output, Reach, about, printable, say};
 use crate::answers::{
-    ClientRow, Durability, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow, ask,
+    Avoided, ClientRow, Durability, Flagged, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow,
+    ask,
 };
 use crate::client::Answered;
 
@@ -129,6 +130,8 @@ fn render(status: &Status) -> String {
         lines.push_str(&if table.is_empty() { format!("no {what}\n") } else { table });
         if what == "workers" {
             lines.extend(workers.iter().filter_map(lacking));
+            lines.extend(workers.iter().flat_map(avoiding));
+            lines.extend(workers.iter().flat_map(failing));
         }
     }
     lines
@@ -140,10 +143,49 @@ pub(super) fn lacking(worker: &WorkerRow) -> Option<String> {
     let why = match lacks.what {
         Lack::Room => "its disk is full: free space there",
         Lack::Directory => "it cannot use its work directory: its log says why",
+        // Which they are follows.
+        Lack::Program => return None,
         Lack::Other(_) => "it lacks something",
     };
     let ago = about(Duration::from_secs(lacks.ago_ms / 1000));
     Some(format!("        worker {} returned a job {ago} ago: {why}\n", text(&worker.id)))
+}
+
+/// Lines for the programs that a worker handed back.
+fn avoiding(worker: &WorkerRow) -> impl Iterator<Item = String> {
+    let line = |avoided: &Avoided| {
+        let ago = about(Duration::from_secs(avoided.ago_ms / 1000));
+        let (program, why) = (text(&avoided.program), text(&avoided.why));
+        format!(
+            "        {} lacks the program {program} (returned a job {ago} ago): {why}\n",
+            called(worker)
+        )
+    };
+    worker.avoided.iter().map(line)
+}
+
+/// Lines for the programs that fail on a worker far more often than on others.
+fn failing(worker: &WorkerRow) -> impl Iterator<Item = String> {
+    let line = |flagged: &Flagged| {
+        let Flagged { program, ended, failed, median_permille } = flagged;
+        format!(
+            "        {} FAILS MORE THAN OTHERS: {failed} of the last {ended} jobs of {} failed there ({} %), {} % on the median \
+             worker\n",
+            called(worker),
+            said(program.as_ref()),
+            u64::from(*failed) * 100 / u64::from(*ended).max(1),
+            median_permille / 10
+        )
+    };
+    worker.flagged.iter().map(line)
+}
+
+/// How people call a worker.
+fn called(worker: &WorkerRow) -> String {
+    match worker.name.as_deref() {
+        Some(name) if !name.is_empty() => format!("worker {} ({})", text(name), text(&worker.id)),
+        Some(_) | None => format!("worker {}", text(&worker.id)),
+    }
 }
 
 /// The log and the disk of a leader that keeps what it acknowledged.
@@ -185,9 +227,12 @@ pub(super) fn workers_table(workers: &[WorkerRow]) -> Table {
         ("RETURNING", Side::Right),
         ("CPU", Side::Right),
         ("CONNECTED", Side::Left),
+        ("PROGRAMS", Side::Right),
         ("PATTERNS", Side::Left),
     ]);
     for worker in workers {
+        let programs = worker.programs.as_ref();
+        let programs = programs.map(|programs| programs.len() as u64 + worker.programs_more);
         table.row([
             text(&worker.id),
             said(worker.name.as_ref()),
@@ -201,6 +246,7 @@ pub(super) fn workers_table(workers: &[WorkerRow]) -> Table {
                     .map(|permille| format!("{}.{} %", permille / 10, permille % 10)),
             ),
             yes_or_no(worker.connected),
+            said(programs),
             text(&worker.patterns.join(" ")),
         ]);
     }
@@ -251,7 +297,8 @@ mod tests {
                        "blobs": 2, "buffers": 48, "buffers_in_use": 3},
             "jobs": {"queued": 3, "running": 2, "done": 10, "dead": 1},
             "workers": [{"id": "w-1", "name": null, "class": "heft", "patterns": ["job.assign.>", "a"], "credit": 4,
-                         "running": 2, "returning": 1, "cpu_permille": 253, "connected": true}],
+                         "running": 2, "returning": 1, "cpu_permille": 253, "connected": true,
+                         "programs": ["calcA", "calcB"], "programs_more": 20}],
             "clients": [{"id": "clientA", "cap": 4, "in_flight": 2, "queued": 3, "connections": 1}],
             "queues": [],
         });
@@ -260,8 +307,8 @@ leader  heft 0.1.0, up 1m1s, driver portable, durability memory, DRAINING: no ne
 jobs    3 queued, 2 running, 10 done, 1 dead
 spool   5 MiB of 64 GiB in 2 blobs; 3 of 48 buffers in use
 
-WORKER  NAME  CLASS  CREDIT  RUNNING  RETURNING     CPU  CONNECTED  PATTERNS
-w-1     -     heft        4        2          1  25.3 %  yes        job.assign.> a
+WORKER  NAME  CLASS  CREDIT  RUNNING  RETURNING     CPU  CONNECTED  PROGRAMS  PATTERNS
+w-1     -     heft        4        2          1  25.3 %  yes              22  job.assign.> a
 
 CLIENT   CAP  IN FLIGHT  QUEUED  CONNECTIONS
 clientA    4          2       3            1
@@ -300,5 +347,17 @@ no queues
             );
             assert_eq!(lacks.matches("returned a job").count(), 1);
         }
+        let remarks = json!({"workers": [{"id": "w-1", "name": "render", "lacks": {"what": "program", "ago_ms": 5_000},
+            "avoided": [{"program": "calcB", "why": "Executable not found", "ago_ms": 5_000}],
+            "flagged": [{"program": "calcA", "ended": 9, "failed": 6, "median_permille": 100}]}]});
+        let remarks = render(&remarks);
+        for line in [
+            "        worker render (w-1) lacks the program calcB (returned a job 5s ago): Executable not found\n",
+            "        worker render (w-1) FAILS MORE THAN OTHERS: 6 of the last 9 jobs of calcA failed there (66 %), 10 % on \
+             the median worker\n",
+        ] {
+            assert!(remarks.contains(line), "{remarks}");
+        }
+        assert_eq!(remarks.matches("returned a job").count(), 1, "said once");
     }
 }

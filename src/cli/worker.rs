@@ -28,6 +28,9 @@ use crate::worker::{
 use super::exit::Usage;
 use super::{check_own, not_safe, time_limit};
 
+/// Where programs are (FS01).
+const EXE_DIR_DEFAULT: &str = "/opt/grid/exe";
+
 /// Where datasets are kept (FS01).
 const CACHE_DIR_DEFAULT: &str = "/opt/grid/cache";
 
@@ -62,9 +65,10 @@ pub struct WorkerArgs {
     pub port: u16,
     /// Subject patterns or group names to take jobs from [default: job.assign.>]
     pub patterns: Vec<String>,
-    /// Directory of executables
-    #[arg(long, value_name = "DIR", default_value = "/opt/grid/exe")]
-    pub exe_dir: PathBuf,
+    /// Directory of executables, which has to be there; the default one is created [default:
+    /// /opt/grid/exe]
+    #[arg(long, value_name = "DIR")]
+    pub exe_dir: Option<PathBuf>,
     /// Parent of job directories, which are created in `heft` beneath it
     #[arg(long, value_name = "DIR", default_value = "/tmp/jobs")]
     pub work_dir: PathBuf,
@@ -181,10 +185,14 @@ impl WorkerArgs {
         std::path::absolute(given).unwrap_or_else(|_| given.to_owned())
     }
 
+    fn exe_dir(&self) -> &Path {
+        self.exe_dir.as_deref().unwrap_or(Path::new(EXE_DIR_DEFAULT))
+    }
+
     fn exec_config(&self) -> ExecConfig {
         let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
         ExecConfig {
-            exe_dir: self.exe_dir.clone(),
+            exe_dir: self.exe_dir().to_owned(),
             cache_dir: self.cache_dir(),
             cache_link: self.cache_link,
             zip_all: self.zip_all,
@@ -231,7 +239,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
     keep_secrets();
     let is_cache_named = args.cache_dir.is_some();
     let allowed = args.allow_shared_dirs;
-    make_programs(&args.exe_dir, allowed || args.cache_only)?;
+    make_programs(args.exe_dir(), args.exe_dir.is_some(), allowed || args.cache_only)?;
     // The classic worker has to be able to read the cache.
     let cache_mode = if args.cache_only { 0o755 } else { 0o700 };
     let cache_dir = make_own(&args.cache_dir(), "cache", "--cache-dir", cache_mode, allowed)?;
@@ -269,7 +277,7 @@ pub fn run(args: &WorkerArgs) -> Result<ExitCode> {
                 "this worker takes no jobs: it manages the dataset cache for {worker}");
         }
         tracing::info!(id = %config.id, leader = %config.leader, patterns = ?config.patterns,
-            max_par = config.parallel_max, exe_dir = %args.exe_dir.display(), "worker starts");
+            max_par = config.parallel_max, exe_dir = %args.exe_dir().display(), "worker starts");
         let mut asked = false;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let mut stop = Some(stop);
@@ -390,10 +398,11 @@ fn make_own(
     check_own(what, flag, &path)
 }
 
-/// Makes the directory of programs, if it is not there yet, unless other users could put programs
-/// there: those would run with the rights of this worker. Links to it are followed for each job, so
-/// that it can be exchanged by those who may.
-fn make_programs(path: &Path, allowed: bool) -> Result<(), Usage> {
+/// Checks the directory of programs that was given: a worker with a mistyped one would hand every
+/// job back. The default one is made, if it is not there yet (FS01). None is taken where other users
+/// could put programs: those would run with the rights of this worker. Links to it are followed for
+/// each job, so that it can be exchanged by those who may.
+fn make_programs(path: &Path, is_given: bool, allowed: bool) -> Result<(), Usage> {
     let check = || match allowed {
         true => Ok(()),
         false => check_programs(path).map_err(|error| {
@@ -402,9 +411,36 @@ fn make_programs(path: &Path, allowed: bool) -> Result<(), Usage> {
         }),
     };
     check()?;
-    make(path, "exe", "--exe-dir", 0o755)?;
-    // Somebody else may have been quicker.
-    check()
+    if !is_given && !path.exists() {
+        make(path, "exe", "--exe-dir", 0o755)?;
+        // Somebody else may have been quicker.
+        check()?;
+    }
+    is_listed(path)
+}
+
+/// Whether the directory of programs is one that can be read; if not, what to do.
+fn is_listed(path: &Path) -> Result<(), Usage> {
+    let text = match path.metadata() {
+        Ok(found) if found.is_dir() => match path.read_dir() {
+            Ok(_) => return Ok(()),
+            Err(error) => format!(
+                "the exe directory {} cannot be read: {error}; give this user the right to read it, or name another with \
+                 --exe-dir",
+                path.display()
+            ),
+        },
+        Ok(_) => format!(
+            "the exe directory {} is not a directory: name the directory that the program is in with --exe-dir",
+            path.display()
+        ),
+        Err(error) => format!(
+            "the exe directory {} cannot be used: {error}; create it and put the programs there, or name another with \
+             --exe-dir",
+            path.display()
+        ),
+    };
+    Err(Usage(text))
 }
 
 /// A directory that was there keeps its mode: a worker of another user may read what is in it.
@@ -557,6 +593,36 @@ mod tests {
         clear(&args(&[]));
         assert!(!old.exists());
         assert!(classic.exists(), "a classic worker may be using it");
+    }
+
+    #[test]
+    fn fs01_an_exe_directory_that_was_given_has_to_be_there_and_the_default_one_is_made() {
+        let root = tempfile::tempdir().unwrap();
+        let missing = root.path().join("exes");
+        let refused =
+            |path: &Path, is_given| make_programs(path, is_given, true).unwrap_err().to_string();
+        let text = refused(&missing, true);
+        assert!(
+            text.contains("exes cannot be used: No such file") && text.contains("--exe-dir"),
+            "{text}"
+        );
+        assert!(!missing.exists());
+        make_programs(&missing, false, true).unwrap();
+        assert!(missing.is_dir());
+        make_programs(&missing, true, true).unwrap();
+        let file = root.path().join("calcA");
+        std::fs::write(&file, "").unwrap();
+        for is_given in [true, false] {
+            assert!(
+                refused(&file, is_given).contains("calcA is not a directory: name the directory")
+            );
+        }
+        // Root reads what nobody may.
+        if !rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(&missing, std::fs::Permissions::from_mode(0o300)).unwrap();
+            assert!(refused(&missing, true).contains("cannot be read: Permission denied"));
+            std::fs::set_permissions(&missing, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::message::{
-    Ask, Body, Features, Follow, Grant, Heartbeat, HeldPart, Output, Piece, Progress, Received,
-    Stage, parse_credit,
+    Ask, Body, Features, Follow, Grant, Heartbeat, HeldPart, Name, Output, Piece, Programs,
+    ProgramsSay, Progress, Received, Stage, parse_credit,
 };
 use chunking::{Generation, Head, Kind};
 use uuid::Uuid;
@@ -16,10 +16,11 @@ use crate::core::Event;
 use crate::core::event::{ClaimedAttempt, ClientPeer, Doing, WorkerClass};
 use crate::core::ids::{Attempt, ClientId, JobId, Run, WorkerId};
 use crate::core::payload::PayloadKind;
+use crate::core::programs::{Programs as ListedPrograms, ProgramsSaid};
 use crate::core::record::Lack;
 use crate::core::subject::{announced_patterns, hello_patterns};
 use crate::core::worker::Hello;
-use crate::model::limits::{CLIENT_ID_BYTES_MAX, QUOTE_CHARS_MAX};
+use crate::model::limits::{CLIENT_ID_BYTES_MAX, PROGRAMS_BYTES_MAX, QUOTE_CHARS_MAX};
 use crate::model::{
     Announcement, ClientConfig, ContentStream, JobResult, JobStatus, JsonModel, Shape, WorkerHello,
 };
@@ -56,6 +57,12 @@ pub enum Inbound {
         id: Uuid,
         /// The payload, which can be read.
         payload: Bytes,
+    },
+    /// A worker says which programs it has.
+    Programs {
+        said: ProgramsSaid,
+        /// Whether it was asked.
+        answers: bool,
     },
     /// Something about a dataset.
     Dataset(DatasetSays),
@@ -189,6 +196,9 @@ impl Session {
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Inbound::Alive),
             (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
+            (Role::Worker { .. }, Kind::Programs) if self.has(Features::PROGRAMS) => {
+                Ok(programs(head, &payload))
+            }
             (Role::Client { .. } | Role::Worker { .. }, Kind::Ask) => {
                 Ok(match Ask::decode(&payload) {
                     Ok(ask) => Inbound::Ask {
@@ -368,7 +378,10 @@ impl Session {
         let pattern_cost = |pattern: &String| {
             pattern.len() + SEGMENT_COST_BYTES * (1 + pattern.matches('.').count())
         };
+        let programs = hello.as_ref().and_then(|hello| hello.programs.as_ref());
+        let programs = programs.and_then(|names| listed(names.iter().map(String::as_str)));
         self.names_bytes = (name.len() + patterns.iter().map(pattern_cost).sum::<usize>()) as u64;
+        self.programs_bytes = programs.as_ref().map_or(0, ListedPrograms::bytes);
         self.agent = agent;
         let instance = hello.as_ref().and_then(|hello| hello.instance.as_deref());
         self.instance = instance.and_then(|text| Uuid::parse_str(text).ok());
@@ -396,6 +409,7 @@ impl Session {
             transfers,
             datasets,
             reads,
+            programs,
         });
         Ok(self.announced(hello.map(|hello| hello.heft), event))
     }
@@ -502,6 +516,30 @@ fn served_by(hello: &WorkerHello) -> Result<Option<WorkerId>, SessionError> {
     Ok(Some(WorkerId(id)))
 }
 
+fn programs(head: &Head<'_>, payload: &[u8]) -> Inbound {
+    let (say, names) = match Programs::decode(payload) {
+        Ok(Programs { say, names }) => (say, names),
+        Err(error) => return Inbound::Skipped(error.to_string()),
+    };
+    let said = match say {
+        ProgramsSay::Are => {
+            let names = names.as_slice().iter().map(Name::as_str);
+            listed(names).map_or(ProgramsSaid::Unlisted, ProgramsSaid::Are)
+        }
+        ProgramsSay::Same => ProgramsSaid::Same,
+        ProgramsSay::Unlisted => ProgramsSaid::Unlisted,
+        ProgramsSay::Look => {
+            return Inbound::Skipped("only a leader asks for programs".to_owned());
+        }
+    };
+    Inbound::Programs { said, answers: !head.corr_id.is_nil() }
+}
+
+/// A list as it is kept. One that is too long is none: its worker is given what its patterns say.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<ListedPrograms> {
+    Some(ListedPrograms::new(names)).filter(|programs| programs.bytes() <= PROGRAMS_BYTES_MAX)
+}
+
 fn received(head: &Head<'_>, payload: &[u8]) -> Inbound {
     match Received::decode(payload) {
         Ok(Received { run }) => {
@@ -536,6 +574,7 @@ pub(crate) fn read_result(payload: &[u8]) -> (AckSays, ClaimedAttempt, Vec<Uuid>
     let says = match result.status {
         JobStatus::Ok => AckSays::Result { ok: true },
         JobStatus::Duplicate => AckSays::ResultLost,
+        JobStatus::Cancelled if result.no_program => AckSays::Lacks(Lack::Program),
         JobStatus::Cancelled if result.no_directory => AckSays::Lacks(Lack::Directory),
         JobStatus::Cancelled if result.no_room => AckSays::Lacks(Lack::Room),
         JobStatus::Cancelled => AckSays::GivenUp,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
-    Answer, AnswerStatus, Body, Cancel, Features, Follow, Keepalive, LimitList, Name, Progress,
-    Reason, Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
+    Answer, AnswerStatus, Body, Cancel, Features, Follow, Keepalive, LimitList, Name, ProgramList,
+    Programs, ProgramsSay, Progress, Reason, Refused, Settled, Stage, Standing, Start, Submitted,
+    Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -154,6 +155,12 @@ impl Session {
         let text = Text::from("the job has ended, or is given to another worker");
         let cancel = Cancel { attempt: attempt.0, text };
         self.ours(Features::CANCEL, job.0, Uuid::nil(), &cancel)
+    }
+
+    /// A worker is to look which programs it has, and to say so.
+    pub fn ask_programs(&self, question: Uuid) -> Option<WireFrame> {
+        let look = Programs { say: ProgramsSay::Look, names: ProgramList::default() };
+        self.ours(Features::PROGRAMS, question, Uuid::nil(), &look)
     }
 
     /// A job's result is safe.

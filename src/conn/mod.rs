@@ -40,7 +40,8 @@ pub const FEATURES: Features = Features::TRANSFERS
     .with(Features::RECEIPTS)
     .with(Features::KEEPALIVE)
     .with(Features::PIECES)
-    .with(Features::FOLLOW);
+    .with(Features::FOLLOW)
+    .with(Features::PROGRAMS);
 
 /// Why a connection has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -111,6 +112,8 @@ pub struct Session {
     instance: Option<Uuid>,
     /// Bytes of what it said hello with, as far as that is kept while it is connected.
     names_bytes: u64,
+    /// Bytes of its programs, as far as they are listed.
+    programs_bytes: u64,
 }
 
 /// A worker that keeps a cache for classic workers, and runs nothing.
@@ -132,6 +135,7 @@ impl Session {
             agent: None,
             instance: None,
             names_bytes: 0,
+            programs_bytes: 0,
         }
     }
 
@@ -145,14 +149,19 @@ impl Session {
         self.features.is_some()
     }
 
-    /// Bytes of its names: what it is called, and what it asked for.
+    /// Bytes of its names: what it is called, what it asked for, and its programs.
     pub fn names_bytes(&self) -> u64 {
-        self.names_bytes
+        self.names_bytes + self.programs_bytes
     }
 
     /// It is not to be: nothing of its hello is kept.
     pub fn forget_names(&mut self) {
-        self.names_bytes = 0;
+        (self.names_bytes, self.programs_bytes) = (0, 0);
+    }
+
+    /// It lists programs of so many bytes.
+    pub fn set_programs_bytes(&mut self, bytes: u64) {
+        self.programs_bytes = bytes;
     }
 
     /// The client that it is.

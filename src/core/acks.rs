@@ -46,6 +46,7 @@ impl Broker {
         match (outcome, lease) {
             (Outcome::Returned { result, ok }, _) if self.may_end(worker, job, named) => {
                 let had_lacked = job.lacked_at(worker).is_some();
+                self.tallies.count(&job.submission.exec, worker, ok, now);
                 self.propose(Record::Ack { at: self.now, job: id, run, worker, result, ok });
                 if let Some(worker) = self.workers.get_mut(worker) {
                     // A job that has its place in spite of it proves nothing for larger ones.
@@ -69,6 +70,7 @@ impl Broker {
                 let why = match lack {
                     Lack::Room => AttemptEnd::DiskFull,
                     Lack::Directory => AttemptEnd::NoDirectory,
+                    Lack::Program => AttemptEnd::NoProgram,
                 };
                 self.attempt_over(worker, id, lease, why, true);
             }

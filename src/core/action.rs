@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::dataset::Dataset;
 use super::ids::{Attempt, CacheId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
+use super::names::excerpt;
 use super::payload::PayloadKind;
 use super::record::{Lack, Record};
 
@@ -73,6 +74,8 @@ pub enum Action {
     /// Ask an agent to hold a dataset: jobs wait that name it, and a classic worker that it serves
     /// has room for them. What comes of it shows what it is said to hold.
     AskAgent { agent: WorkerId, cache: CacheId },
+    /// Ask a worker which programs it has; then [`Event::Programs`](super::Event::Programs).
+    AskPrograms { conn: ConnId },
     /// Make a dataset of the inputs of a job, under the id that [`CacheId::of_inputs`] gives, for
     /// classic workers that have agents (C01).
     StageInputs { job: JobId },
@@ -196,6 +199,9 @@ pub enum Refusal {
         /// Of which kind the payload is.
         kind: PayloadKind,
     },
+    /// No worker that matches has its program.
+    #[error("{0}")]
+    NoProgram(Arc<str>),
     /// The leader is about to stop.
     #[error(
         "the leader is stopping and takes no new jobs: submit to another, or again when it is back"
@@ -229,6 +235,15 @@ pub enum Waiting {
         /// For want of what.
         lack: Lack,
     },
+    /// No connected worker that matches its key has its program, and one that left may.
+    NoProgram {
+        key: String,
+        exec: Arc<str>,
+        /// How many they are.
+        workers: usize,
+        /// Programs that some of them have and that are called like it.
+        like: Vec<String>,
+    },
     /// No connected worker that matches its key takes payloads of its kind.
     NoReader {
         key: String,
@@ -260,6 +275,18 @@ impl fmt::Display for Waiting {
             ),
             Waiting::WorkerLacks { worker, lack } => {
                 write!(f, "worker {worker} {}: {}", lack.text(), lack.next_step())
+            }
+            Waiting::NoProgram { key, exec, workers, like } => {
+                write!(
+                    f,
+                    "none of the {workers} connected workers that match {key} has the program \"{}\"; the job waits for one \
+                     that left, and fails if it does not come back",
+                    excerpt(exec)
+                )?;
+                match like.as_slice() {
+                    [] => Ok(()),
+                    like => write!(f, "; did you mean {}?", like.join(", ")),
+                }
             }
             Waiting::NoReader { key, workers, kind } => write!(
                 f,

@@ -12,13 +12,15 @@ use super::apply::Proposals;
 use super::broken;
 use super::dispatch::Assignments;
 use super::ended::Results;
-use super::event::{Event, WorkerClass};
+use super::event::{Event, Submission, WorkerClass};
+use super::flagged::Tallies;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Micros, Run, WorkerId};
 use super::inputs::Intake;
 use super::job::{Job, Phase};
 use super::limits::Config;
 use super::locality::Locality;
-use super::queue::Queues;
+use super::placement::Placement;
+use super::queue::{Queues, Waiting};
 use super::record::{AttemptEnd, Record};
 use super::staging::Staging;
 use super::state::State;
@@ -51,6 +53,9 @@ pub struct Broker {
     pub(super) assigning: Assignments,
     pub(super) locality: Locality,
     pub(super) staging: Staging,
+    pub(super) placement: Placement,
+    /// Results by worker and program.
+    pub(super) tallies: Tallies,
 
     pub(super) clients: Clients,
     pub(super) intake: Intake,
@@ -81,6 +86,8 @@ impl Broker {
             assigning: Assignments::default(),
             locality: Locality::default(),
             staging: Staging::default(),
+            placement: Placement::default(),
+            tallies: Tallies::default(),
             clients: Clients::default(),
             intake: Intake::default(),
             waits: Waits::default(),
@@ -105,6 +112,7 @@ impl Broker {
         | Event::Progress { conn, .. }
         | Event::Heartbeat { conn, .. }
         | Event::Ack { conn, .. }
+        | Event::Programs { conn, .. }
         | Event::Moves { conn } = &event
         {
             self.heard_of(*conn);
@@ -130,6 +138,8 @@ impl Broker {
                 self.heartbeat(conn, cpu_permille, credit, &held);
             }
             Event::Ack { conn, job, named, outcome } => self.ack(conn, job, named, outcome),
+            Event::ProgramRefused { conn, job, why } => self.program_refused(conn, job, &why),
+            Event::Programs { conn, said, answers } => self.programs_said(conn, said, answers),
             Event::Operate { token, operation } => self.operate(token, operation),
             Event::Closed { conn } => self.closed(conn),
             Event::Committed { index } => self.committed(index),
@@ -163,6 +173,7 @@ impl Broker {
             self.schedule();
         }
         self.tell_who_waits();
+        self.settle_placement();
         #[cfg(debug_assertions)]
         self.assert_invariants();
     }
@@ -200,6 +211,8 @@ impl Broker {
             + self.queues.len()
             + self.locality.len()
             + self.staging.len()
+            + self.placement.len()
+            + self.tallies.len()
     }
 
     /// The committed state.
@@ -282,6 +295,7 @@ impl Broker {
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
         }
+        self.placement.joins(worker);
         if let Some(old) = self.workers.join(hello, self.now).filter(|old| *old != conn) {
             self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
         }
@@ -364,6 +378,7 @@ impl Broker {
     }
 
     fn worker_left(&mut self, id: WorkerId) {
+        self.may_come_back(id);
         match self.workers.get(id).map(|worker| worker.class) {
             Some(WorkerClass::Leasing) => {
                 self.workers.leave(id, self.now);
@@ -378,6 +393,8 @@ impl Broker {
     pub(super) fn worker_gone(&mut self, id: WorkerId) {
         self.lose_all(id, AttemptEnd::WorkerLost);
         self.workers.remove(id);
+        self.placement.refusals.clear(id);
+        self.tallies.forget_worker(id);
         self.forget_holdings(id);
         // Children pinned to this worker cannot run anywhere else.
         for job in self.queues.pinned.remove(&id).unwrap_or_default().into_values() {
@@ -435,14 +452,9 @@ impl Broker {
                     return 0;
                 };
                 self.staging.wake_for(job);
-                self.queues.push(
-                    &job.submission.key,
-                    &job.submission.client,
-                    place,
-                    id,
-                    job.submission.size,
-                    job.rank(),
-                )
+                let Submission { key, client, exec, size, .. } = &job.submission;
+                let waiting = Waiting { id, exec, size: *size, rank: job.rank() };
+                self.queues.push(key, client, place, &waiting)
             }
         }
     }

@@ -129,7 +129,8 @@ pub(super) enum Choice {
     Late,
     /// Workers that have room cannot be sent its datasets.
     Strand,
-    /// Workers that have room lacked something for it before, and there are others.
+    /// Workers that have room lacked something for it before, and there are others; or they do not
+    /// have its program.
     Elsewhere,
     /// None of these workers may have it.
     Pass,
@@ -158,6 +159,14 @@ impl Broker {
             && (worker.transfers || !job.goes_by_transfer())
             && worker.reads >= job.payload_kind()
             && worker.is_done_with(job.id())
+            && !self.lacks_program(job, worker)
+    }
+
+    /// Whether one of these workers does not have the program of a job. Most such jobs are not
+    /// looked at in the first place.
+    fn any_lacks_program(&self, job: &Job, workers: &[WorkerId]) -> bool {
+        let mut workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
+        workers.any(|worker| self.lacks_program(job, worker))
     }
 
     /// Whether a worker is there, though perhaps busy, that may have a job and has not said that it
@@ -227,6 +236,7 @@ impl Broker {
         match () {
             () if with_room.count() > 0 => Choice::Strand,
             () if all_with_room.count() > 0 => Choice::Elsewhere,
+            () if self.any_lacks_program(job, matching) => Choice::Elsewhere,
             () => Choice::Pass,
         }
     }

@@ -10,11 +10,12 @@ use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
 use super::lease::{Lease, LeaseStage};
 use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config};
-use super::queue::Takes;
+use super::queue::{Taker, Takes};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
 use super::state::State;
 use super::subject::RoutingKey;
+use super::worker::Worker;
 use super::{broken, count_down};
 
 /// Jobs that a pass may find no worker for, although there is one for others of the same key.
@@ -160,7 +161,7 @@ impl Broker {
             }
             let (state, config, assigning) = (&self.state, &self.config, &self.assigning);
             let may_run = |client: &ClientId| assigning.is_under_cap(state, config, client);
-            let Some(job) = self.queues.pop(key, takes, may_run) else { break };
+            let Some(job) = self.queues.pop(key, &takes, may_run) else { break };
             match self.choose(job, matching) {
                 Choice::Give(worker) => {
                     self.assign(job, worker);
@@ -191,14 +192,16 @@ impl Broker {
         self.assigning.is_under_cap(&self.state, &self.config, client)
     }
 
-    /// The payload kinds these workers take: a job none of them takes is skipped, so that it blocks
-    /// no other.
+    /// What these workers take: a job none of them takes is skipped, so that it blocks no other.
     fn taken_by(&self, workers: &[WorkerId]) -> Takes {
         let workers = workers.iter().filter_map(|worker| self.workers.get(*worker));
-        workers.fold(Takes::PLAIN, |takes, worker| Takes {
-            transfers: takes.transfers || worker.transfers,
-            reads: takes.reads.max(worker.reads),
-        })
+        let taker = |worker: &Worker| Taker {
+            transfers: worker.transfers,
+            reads: worker.reads,
+            programs: worker.programs.clone(),
+            refused: self.avoided_at(worker.id).map(|(exec, _)| exec.clone()).collect(),
+        };
+        workers.map(taker).collect()
     }
 
     /// Children of jobs to all workers, each to its own (S22). They take credit like any other, and

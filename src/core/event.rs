@@ -8,6 +8,7 @@ use super::ids::{
     Attempt, CacheId, ClientId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId,
 };
 use super::payload::{FileNames, PayloadKind};
+use super::programs::ProgramsSaid;
 use super::record::{AttemptEnd, Lack};
 use super::subject::RoutingKey;
 use super::worker::Hello;
@@ -95,6 +96,21 @@ pub enum Event {
         named: ClaimedAttempt,
         /// How it ended.
         outcome: Outcome,
+    },
+    /// A worker hands a job back, as it does not have its program or cannot start it:
+    /// [`Outcome::Lacks`] follows.
+    ProgramRefused {
+        conn: ConnId,
+        job: JobId,
+        /// Why, as the worker says.
+        why: Arc<str>,
+    },
+    /// A worker says which programs it has.
+    Programs {
+        conn: ConnId,
+        said: ProgramsSaid,
+        /// Whether it was asked, by [`Action::AskPrograms`](super::action::Action::AskPrograms).
+        answers: bool,
     },
     /// An operator or a client wants something done.
     Operate {

@@ -10,11 +10,13 @@ use super::choose::Choice;
 use super::choose::Policy;
 use super::dataset::Dataset;
 use super::event::WorkerClass;
+use super::flagged::Flag;
 use super::ids::{CacheId, ClientId, JobId, Micros, Run, WorkerId};
 use super::job::{Job, Phase};
 use super::lease::LeaseStage;
 use super::locality::{At, Cost, Stage};
 use super::payload::PayloadKind;
+use super::programs::NoProgram;
 use super::record::Lack;
 use super::subject::RoutingKey;
 use super::worker::Worker;
@@ -89,6 +91,9 @@ pub enum WaitsFor {
         since: Micros,
         until: Micros,
     },
+    /// A worker that left, or one of the leader's previous run: no connected worker that matches has
+    /// its program.
+    Program { until: Micros },
     /// A worker that matches.
     Worker,
     /// A worker that matches and may have it.
@@ -137,6 +142,10 @@ impl fmt::Display for WaitsFor {
             WaitsFor::Nearer { .. } => f.write_str(
                 "it has waited for its datasets; it takes the next free slot that no same-priority \
                  job with local datasets wants",
+            ),
+            WaitsFor::Program { .. } => f.write_str(
+                "no connected worker that matches its key has its program; it waits for one that \
+                 left, then fails",
             ),
             WaitsFor::Worker => f.write_str("no connected worker matches its key"),
             WaitsFor::CapableWorker => {
@@ -192,6 +201,12 @@ pub struct Seen {
     pub cost: Cost,
     /// What getting them is thought to take.
     pub takes: Duration,
+    /// Whether it lists its programs.
+    pub lists_programs: bool,
+    /// Why it is not given the job's program, if it is not.
+    pub no_program: Option<NoProgram>,
+    /// Whether the job's program fails there far more often than on others.
+    pub flag: Option<Flag>,
     /// What comes of all that.
     pub verdict: Verdict,
 }
@@ -213,6 +228,8 @@ pub enum Verdict {
     DiskFull,
     /// It could not use its work directory.
     NoDirectory,
+    /// It does not have the job's program, or cannot start it.
+    NoProgram,
     /// It has not been heard of for so long that it gets nothing.
     Silent,
     /// It has not answered for an earlier attempt.
@@ -246,6 +263,7 @@ impl Verdict {
             Verdict::NoRoom => "eligible, but has no free slot",
             Verdict::DiskFull => "had no room on its disk for its inputs",
             Verdict::NoDirectory => "could not use its work directory",
+            Verdict::NoProgram => "does not have its program, or cannot start it",
             Verdict::Silent => "has been silent for longer than a lease",
             Verdict::OwesAnswer => "has not answered for an earlier attempt",
             Verdict::LostThere => "lost its result before",
@@ -339,6 +357,9 @@ impl Broker {
                 .collect(),
             cost,
             takes: self.span_of_move(worker.id, cost.missing),
+            lists_programs: worker.programs.is_some(),
+            no_program: self.no_program(worker, &job.submission.exec),
+            flag: self.flag(&job.submission.exec, worker.id),
             verdict: self.verdict(job, datasets, worker),
         }
     }
@@ -362,11 +383,14 @@ impl Broker {
                     job.child_of.is_none() && self.any_agent_may_hold(job.datasets(), &[worker.id]);
                 if is_served { Verdict::ByAgent } else { Verdict::NoDatasets }
             }
+            // A part of a job to all is tried wherever it is for.
+            () if job.child_of.is_none() && self.lacks_program(job, worker) => Verdict::NoProgram,
             () if !worker.is_done_with(job.id()) => Verdict::OwesAnswer,
             () if worker.silent => Verdict::Silent,
             () => match job.lacked_at(worker.id) {
                 Some(Lack::Room) => Verdict::DiskFull,
                 Some(Lack::Directory) => Verdict::NoDirectory,
+                Some(Lack::Program) => Verdict::NoProgram,
                 None if !worker.has_room() => Verdict::NoRoom,
                 None => Verdict::Possible,
             },
@@ -407,6 +431,7 @@ impl Broker {
                 let lack = job.lacked_at(seen.id).filter(|_| is_why)?;
                 Some(WaitsFor::WorkerLacks { worker: seen.id, lack, until: None })
             });
+        let waits_for_program = self.waits_for_program(job);
         Some(match choice {
             _ if self.draining => WaitsFor::Stop,
             _ if not_before > self.now => match lacked_last {
@@ -432,6 +457,9 @@ impl Broker {
                 WaitsFor::Cap { running, cap }
             }
             _ if !workers.iter().any(|seen| seen.matches) => WaitsFor::Worker,
+            _ if waits_for_program.is_some() => {
+                WaitsFor::Program { until: waits_for_program.unwrap_or(self.now) }
+            }
             _ if !workers.iter().any(is_capable) => {
                 let by_agent = workers.iter().any(|seen| seen.verdict == Verdict::ByAgent);
                 let kind = job.payload_kind();

@@ -84,6 +84,13 @@ pub struct Times {
     pub assigned: Option<Micros>,
 }
 
+impl AttemptNote {
+    /// What the worker lacked for any job with inputs.
+    fn lacked_place(&self) -> Option<Lack> {
+        self.why.lack().filter(|lack| *lack != Lack::Program)
+    }
+}
+
 /// Where the inputs of a job are. With its payload or by transfers they come, and they go the same
 /// way to workers that take transfers, whatever else they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,19 +268,25 @@ impl Job {
         matches!(self.phase, Phase::Leased { worker: held_by, .. } if held_by == worker)
     }
 
-    /// Attempts of this run, as far as they are noted, that did not begin as their workers lacked
-    /// something.
+    /// Attempts of this run, as far as they are noted, that did not begin as their workers had no
+    /// room or no directory.
     pub(super) fn lacking_attempts(&self) -> usize {
-        self.history.iter().filter(|note| note.why.lack().is_some()).count()
+        self.history.iter().filter(|note| note.lacked_place().is_some()).count()
     }
 
-    /// What the worker lacked at the job's last attempt there in this run.
+    /// The same, as their workers did not have its program.
+    pub(super) fn attempts_without_program(&self) -> usize {
+        self.history.iter().filter(|note| note.why == AttemptEnd::NoProgram).count()
+    }
+
+    /// What the worker lacked at the job's last attempt there in this run, but for its program: a
+    /// worker may have that by now, and says so.
     pub fn lacked_at(&self, worker: WorkerId) -> Option<Lack> {
         self.history
             .iter()
             .rev()
             .filter(|note| note.worker == worker)
-            .find_map(|note| note.why.lack())
+            .find_map(AttemptNote::lacked_place)
     }
 
     /// The worker that returned its result, and which that is.

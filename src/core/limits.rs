@@ -19,6 +19,10 @@ pub const HISTORY_MAX: usize = 64;
 /// minutes.
 pub const NO_ROOM_ATTEMPTS_MAX: usize = 16;
 
+/// Workers without its program that a job is handed back by without a pause. Each is avoided from
+/// then on; beyond this number [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) is between them.
+pub const HANDED_BACK_AT_ONCE_MAX: usize = 8;
+
 /// Pairs of client and routing key for which the policy `sticky` remembers a worker. When there are
 /// more, all are forgotten.
 pub const STICKY_MAX: usize = 65_536;
@@ -79,6 +83,9 @@ pub struct Config {
     /// After this time a worker that runs nothing, offers nothing and has answered is taken to have
     /// lost a credit (CR09).
     pub credit_leak_after: Duration,
+    /// How long jobs wait for a worker that left, or for those of the leader's previous run, if no
+    /// connected worker has their program.
+    pub placement_wait: Duration,
 }
 
 impl Default for Config {
@@ -97,6 +104,7 @@ impl Default for Config {
             names_bytes_max: 256 << 20,
             input_wait: Duration::from_secs(60),
             credit_leak_after: Duration::from_secs(5),
+            placement_wait: Duration::from_secs(60),
         }
     }
 }

@@ -17,10 +17,11 @@ use super::broken;
 use super::broker::Broker;
 use super::choose::Choice;
 use super::dataset::Dataset;
+use super::event::Submission;
 use super::holdings::Holdings;
 use super::ids::{CacheId, ClientId, JobId, Micros, WorkerId};
 use super::job::Job;
-use super::queue::{Place, Rank};
+use super::queue::{Place, Rank, Waiting};
 use super::subject::RoutingKey;
 use super::timers::Due;
 use super::worker::Worker;
@@ -319,14 +320,8 @@ impl Broker {
                 Rank::Aside
             }
         };
-        self.queues.push(
-            &job.submission.key,
-            &job.submission.client,
-            place,
-            id,
-            job.submission.size,
-            rank,
-        );
+        let Submission { key, client, exec, size, .. } = &job.submission;
+        self.queues.push(key, client, place, &Waiting { id, exec, size: *size, rank });
         self.locality.delays.index(place, job);
         if stage == Stage::Stranded {
             self.locality.delays.strand(place, job);

@@ -1,20 +1,30 @@
 //! Queues waiting jobs: one lane per client under each routing key (C15).
 //!
 //! Keys take turns (SC03), and clients share a key by deficit round robin. Within a lane the
-//! smaller priority number goes first, then the older job (C28). The queue knows neither workers
-//! nor caps; the broker says which clients may be served.
+//! smaller priority number goes first, then the older job (C28), but for jobs that no worker with
+//! room takes: they are passed over without a look. The queue knows neither workers nor caps; the
+//! broker says which clients may be served, and what the workers with room take.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::broken;
 use super::capacity::give_back;
 use super::ids::{ClientId, JobId, WorkerId};
 use super::limits::{JOB_COST_BYTES, LANE_QUANTUM_BYTES};
 use super::payload::PayloadKind;
+use super::programs::Programs;
 use super::subject::RoutingKey;
 
 /// Jobs before a new one that are counted one by one; beyond it the number is of no use to anybody.
 pub const AHEAD_COUNTED_MAX: usize = 1000;
+
+/// Kinds of jobs that a lane tells apart: programs, and what else a worker has to take for them.
+const KINDS_PER_LANE_MAX: usize = 256;
+
+/// Workers that one more is compared with, to look at those that take the same once: most are like
+/// one of the last.
+const TAKERS_COMPARED_MAX: usize = 16;
 
 /// A job's place in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +32,18 @@ pub struct Place {
     pub priority: i64,
     /// Then the older.
     pub seq: u64,
+}
+
+/// A job that is to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    pub id: JobId,
+    /// Its program.
+    pub exec: &'a Arc<str>,
+    /// Bytes of its payload.
+    pub size: u64,
+    /// How it waits.
+    pub rank: Rank,
 }
 
 #[derive(Debug, Default)]
@@ -53,94 +75,100 @@ struct KeyQueue {
 #[derive(Debug)]
 struct Lane {
     client: ClientId,
-    jobs: BTreeMap<Place, (JobId, u64)>,
-    /// The same, of jobs that only a worker with transfers may have. They are served in one order
-    /// with the others where such a worker has room, and do not stand before them where none has.
-    by_transfer: BTreeMap<Place, (JobId, u64)>,
-    /// The same, of jobs that only a worker for files in folders may have.
-    folders: BTreeMap<Place, (JobId, u64)>,
-    /// The same, of jobs that only a worker for raw payloads may have.
-    raw: BTreeMap<Place, (JobId, u64)>,
-    /// The same, of jobs that let others of their priority go first.
-    late: BTreeMap<Place, (JobId, u64)>,
+    /// Jobs that are served, by what a worker has to take for them. They are served in one order
+    /// where a worker with room takes them, and do not stand before others where none does. None of
+    /// these is empty.
+    kinds: Vec<Kind>,
     /// Jobs that are not served for now.
     aside: BTreeMap<Place, (JobId, u64)>,
     /// Bytes the client may have served on its turn. Saved up while its first job costs more.
     deficit: u64,
 }
 
+/// Jobs that the same workers can have.
+#[derive(Debug)]
+struct Kind {
+    rank: Rank,
+    /// Their program; any where a client has jobs of too many.
+    exec: Option<Arc<str>>,
+    jobs: BTreeMap<Place, (JobId, u64)>,
+}
+
+impl Kind {
+    fn is_of(&self, rank: Rank, exec: Option<&Arc<str>>) -> bool {
+        self.rank == rank && self.exec.as_ref() == exec
+    }
+}
+
 impl Lane {
     fn new(client: ClientId) -> Self {
-        Lane {
-            client,
-            jobs: BTreeMap::new(),
-            by_transfer: BTreeMap::new(),
-            folders: BTreeMap::new(),
-            raw: BTreeMap::new(),
-            late: BTreeMap::new(),
-            aside: BTreeMap::new(),
-            deficit: 0,
-        }
+        Lane { client, kinds: Vec::new(), aside: BTreeMap::new(), deficit: 0 }
     }
 
     fn len(&self) -> usize {
-        self.all().iter().map(|jobs| jobs.len()).sum()
+        self.all().map(BTreeMap::len).sum()
     }
 
-    fn all(&self) -> [&BTreeMap<Place, (JobId, u64)>; Rank::ALL.len()] {
-        Rank::ALL.map(|rank| self.of(rank))
+    fn all(&self) -> impl Iterator<Item = &BTreeMap<Place, (JobId, u64)>> {
+        self.kinds.iter().map(|kind| &kind.jobs).chain([&self.aside])
     }
 
-    fn of(&self, rank: Rank) -> &BTreeMap<Place, (JobId, u64)> {
-        match rank {
-            Rank::Plain => &self.jobs,
-            Rank::ByTransfer => &self.by_transfer,
-            Rank::Folders => &self.folders,
-            Rank::Raw => &self.raw,
-            Rank::Late => &self.late,
-            Rank::Aside => &self.aside,
+    fn insert(&mut self, rank: Rank, exec: &Arc<str>, place: Place, job: (JobId, u64)) {
+        if rank == Rank::Aside {
+            self.aside.insert(place, job);
+            return;
         }
-    }
-
-    fn of_mut(&mut self, rank: Rank) -> &mut BTreeMap<Place, (JobId, u64)> {
-        match rank {
-            Rank::Plain => &mut self.jobs,
-            Rank::ByTransfer => &mut self.by_transfer,
-            Rank::Folders => &mut self.folders,
-            Rank::Raw => &mut self.raw,
-            Rank::Late => &mut self.late,
-            Rank::Aside => &mut self.aside,
+        let known = self.kinds.iter().position(|kind| kind.is_of(rank, Some(exec)));
+        // One client with jobs of that many programs shares the rest of its lane among them.
+        let exec = (self.kinds.len() < KINDS_PER_LANE_MAX).then(|| exec.clone());
+        let mixed = || self.kinds.iter().position(|kind| kind.is_of(rank, None));
+        let at = known.or_else(|| exec.is_none().then(mixed).flatten());
+        match at.and_then(|at| self.kinds.get_mut(at)) {
+            Some(kind) => drop(kind.jobs.insert(place, job)),
+            None => self.kinds.push(Kind { rank, exec, jobs: BTreeMap::from([(place, job)]) }),
         }
     }
 
     fn remove(&mut self, place: Place) -> bool {
-        Rank::ALL.into_iter().any(|rank| self.of_mut(rank).remove(&place).is_some())
+        if self.aside.remove(&place).is_some() {
+            return true;
+        }
+        let removed = self.kinds.iter_mut().position(|kind| kind.jobs.remove(&place).is_some());
+        removed.inspect(|at| self.drop_if_empty(*at)).is_some()
+    }
+
+    fn drop_if_empty(&mut self, at: usize) {
+        if self.kinds.get(at).is_some_and(|kind| kind.jobs.is_empty()) {
+            self.kinds.swap_remove(at);
+        }
     }
 
     /// Where the next job is, and what it costs, if there is one.
-    fn next(&self, takes: Takes) -> Option<(Rank, u64)> {
-        let first = |rank: Rank| {
-            let (place, (_, cost)) = self.of(rank).first_key_value()?;
-            Some(((place.priority, rank == Rank::Late, place.seq), rank, *cost))
+    fn next(&self, takes: &Takes) -> Option<(usize, u64)> {
+        let first = |(at, kind): (usize, &Kind)| {
+            let (place, (_, cost)) = kind.jobs.first_key_value()?;
+            Some(((place.priority, kind.rank == Rank::Late, place.seq), at, *cost))
         };
-        let served = Rank::ALL.into_iter().filter(|rank| takes.takes(*rank));
+        let served = self.kinds.iter().enumerate().filter(|(_, kind)| takes.takes(kind));
         let next = served.filter_map(first).min_by_key(|(order, _, _)| *order);
-        next.map(|(_, rank, cost)| (rank, cost))
+        next.map(|(_, at, cost)| (at, cost))
     }
 
     /// What the next job costs, if there is one.
-    fn cost(&self, takes: Takes) -> Option<u64> {
+    fn cost(&self, takes: &Takes) -> Option<u64> {
         self.next(takes).map(|(_, cost)| cost)
     }
 
-    fn pop(&mut self, takes: Takes) -> Option<(JobId, u64)> {
-        let (rank, _) = self.next(takes)?;
-        self.of_mut(rank).pop_first().map(|(_, next)| next)
+    fn pop(&mut self, takes: &Takes) -> Option<(JobId, u64)> {
+        let (at, _) = self.next(takes)?;
+        let (_, next) = self.kinds.get_mut(at)?.jobs.pop_first()?;
+        self.drop_if_empty(at);
+        Some(next)
     }
 }
 
 /// How a job waits in its lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
     /// Any worker may have it.
     Plain,
@@ -156,32 +184,81 @@ pub enum Rank {
     Aside,
 }
 
-impl Rank {
-    const ALL: [Rank; 6] =
-        [Rank::Plain, Rank::ByTransfer, Rank::Folders, Rank::Raw, Rank::Late, Rank::Aside];
-}
-
-/// What the workers that have room can take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Takes {
-    /// Whether one of them takes transfers.
+/// What one worker that has room can take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// Whether it takes transfers.
     pub transfers: bool,
-    /// The payloads that one of them reads.
+    /// The payloads that it reads.
     pub reads: PayloadKind,
+    /// The programs that it has, if it lists them.
+    pub programs: Option<Programs>,
+    /// Programs that it handed back.
+    pub refused: Vec<Arc<str>>,
 }
 
-impl Takes {
-    /// What every worker takes.
-    pub const PLAIN: Takes = Takes { transfers: false, reads: PayloadKind::Request };
+impl Taker {
+    /// What every worker takes, and this one.
+    pub fn new(transfers: bool, reads: PayloadKind) -> Self {
+        Taker { transfers, reads, programs: None, refused: Vec::new() }
+    }
 
-    fn takes(self, rank: Rank) -> bool {
-        match rank {
+    fn takes(&self, kind: &Kind) -> bool {
+        let is_read = match kind.rank {
             Rank::Plain | Rank::Late => true,
             Rank::ByTransfer => self.transfers,
             Rank::Folders => self.reads >= PayloadKind::Folders,
             Rank::Raw => self.reads >= PayloadKind::Raw,
             Rank::Aside => false,
+        };
+        // What names no program asks for none.
+        let exec = kind.exec.as_ref().filter(|exec| !exec.is_empty());
+        is_read
+            && exec.is_none_or(|exec| {
+                self.programs.as_ref().is_none_or(|programs| programs.has(exec))
+                    && !self.refused.contains(exec)
+            })
+    }
+
+    /// Whether it takes just the same, as far as that is quickly told.
+    fn is_like(&self, other: &Taker) -> bool {
+        let is_same_list = match (&self.programs, &other.programs) {
+            (Some(one), Some(other)) => one.is_same(other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        (self.transfers, self.reads) == (other.transfers, other.reads)
+            && is_same_list
+            && self.refused == other.refused
+    }
+}
+
+/// What the workers that have room can take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takes(Vec<Taker>);
+
+impl Takes {
+    /// Only the jobs that every worker takes.
+    pub fn plain() -> Self {
+        Takes(vec![Taker::new(false, PayloadKind::Request)])
+    }
+
+    fn takes(&self, kind: &Kind) -> bool {
+        self.0.iter().any(|taker| taker.takes(kind))
+    }
+}
+
+impl FromIterator<Taker> for Takes {
+    /// Those that take the same count once.
+    fn from_iter<I: IntoIterator<Item = Taker>>(takers: I) -> Self {
+        let mut takes = Takes::default();
+        for taker in takers {
+            let mut known = takes.0.iter().rev().take(TAKERS_COMPARED_MAX);
+            if !known.any(|known| known.is_like(&taker)) {
+                takes.0.push(taker);
+            }
         }
+        takes
     }
 }
 
@@ -240,9 +317,7 @@ impl Queues {
         key: &RoutingKey,
         client: &ClientId,
         place: Place,
-        job: JobId,
-        size: u64,
-        rank: Rank,
+        job: &Waiting<'_>,
     ) -> usize {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.clone(), KeyQueue::default());
@@ -252,6 +327,7 @@ impl Queues {
             broken!("key {key} was made a queue, and has none");
             return 0;
         };
+        let Waiting { id, exec, size, rank } = *job;
         let cost = size.saturating_add(JOB_COST_BYTES);
         if queue.lane_mut(client).is_none() {
             queue.ring.push_back(Lane::new(client.clone()));
@@ -266,8 +342,8 @@ impl Queues {
         };
         // A job that waits already is not counted twice.
         let is_new = !lane.remove(place);
-        let ahead = lane.all().into_iter().map(ahead_among).sum();
-        lane.of_mut(rank).insert(place, (job, cost));
+        let ahead = lane.all().map(ahead_among).sum();
+        lane.insert(rank, exec, place, (id, cost));
         if !is_new {
             return ahead;
         }
@@ -343,7 +419,7 @@ impl Queues {
     pub fn pop(
         &mut self,
         key: &RoutingKey,
-        takes: Takes,
+        takes: &Takes,
         mut may_run: impl FnMut(&ClientId) -> bool,
     ) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
@@ -375,7 +451,7 @@ impl Queues {
     }
 
     /// Takes the first job of the lane at this place.
-    fn serve_lane(&mut self, key: &RoutingKey, takes: Takes, at: usize) -> Option<JobId> {
+    fn serve_lane(&mut self, key: &RoutingKey, takes: &Takes, at: usize) -> Option<JobId> {
         let queue = self.lanes.get_mut(key)?;
         // A lane that was passed over keeps its turn. A lane that was served goes to the end once
         // it cannot pay for another job.
@@ -412,34 +488,53 @@ impl Queues {
     /// The jobs of a key, in no order that matters.
     pub fn jobs_of(&self, key: &RoutingKey) -> impl Iterator<Item = JobId> {
         self.lanes_of(key)
-            .flat_map(|lane| lane.all().into_iter().flat_map(BTreeMap::values))
+            .flat_map(|lane| lane.all().flat_map(BTreeMap::values))
             .map(|(job, _)| *job)
     }
 
+    /// What workers have to take for the jobs of a key that are served, each once.
+    pub fn kinds_of(&self, key: &RoutingKey) -> BTreeSet<(Rank, Arc<str>)> {
+        let kinds = self.lanes_of(key).flat_map(|lane| &lane.kinds);
+        kinds.filter_map(|kind| Some((kind.rank, kind.exec.clone()?))).collect()
+    }
+
+    /// The jobs of a key and program that wait so, the first of each client first.
+    pub fn jobs_of_kind(
+        &self,
+        key: &RoutingKey,
+        rank: Rank,
+        exec: &Arc<str>,
+    ) -> impl Iterator<Item = JobId> {
+        let kinds = self.lanes_of(key).flat_map(|lane| &lane.kinds);
+        let kinds = kinds.filter(move |kind| kind.is_of(rank, Some(exec)));
+        kinds.flat_map(|kind| kind.jobs.values()).map(|(job, _)| *job)
+    }
+
     /// The clients of a key, each with its jobs that only a worker with transfers may have, the
-    /// next first, and those that are not served for now.
+    /// next of each program first, and those that are not served for now.
     pub(super) fn by_transfer_of(
         &self,
         key: &RoutingKey,
     ) -> impl Iterator<Item = (&ClientId, impl Iterator<Item = JobId>)> {
         self.lanes_of(key).map(|lane| {
-            let jobs = lane.by_transfer.values().chain(lane.aside.values());
-            (&lane.client, jobs.map(|(job, _)| *job))
+            let by_transfer = lane.kinds.iter().filter(|kind| kind.rank == Rank::ByTransfer);
+            let jobs = by_transfer.flat_map(|kind| kind.jobs.values());
+            (&lane.client, jobs.chain(lane.aside.values()).map(|(job, _)| *job))
         })
     }
 
     /// Whether a job waits here.
     pub fn contains(&self, key: &RoutingKey, client: &ClientId, place: Place) -> bool {
         let lane = self.lane(key, client);
-        lane.is_some_and(|lane| lane.all().iter().any(|jobs| jobs.contains_key(&place)))
+        lane.is_some_and(|lane| lane.all().any(|jobs| jobs.contains_key(&place)))
     }
 
     /// How many jobs of its client and key are before a job, at most [`AHEAD_COUNTED_MAX`]; nothing
     /// if it does not wait here.
     pub fn ahead_of(&self, key: &RoutingKey, client: &ClientId, place: Place) -> Option<usize> {
         let lane = self.lane(key, client)?;
-        let waits = lane.all().iter().any(|jobs| jobs.contains_key(&place));
-        let ahead = lane.all().into_iter().flat_map(|jobs| jobs.range(..place));
+        let waits = lane.all().any(|jobs| jobs.contains_key(&place));
+        let ahead = lane.all().flat_map(|jobs| jobs.range(..place));
         waits.then(|| ahead.take(AHEAD_COUNTED_MAX).count())
     }
 
@@ -467,6 +562,11 @@ impl Queues {
             let len: usize = lanes().map(Lane::len).sum();
             if len != queue.len || len == 0 {
                 return Err(format!("key {key} has {len} jobs, and {} are counted", queue.len));
+            }
+            if let Some(lane) =
+                lanes().find(|lane| lane.kinds.iter().any(|kind| kind.jobs.is_empty()))
+            {
+                return Err(format!("client {} has no jobs of a kind that is kept", lane.client));
             }
             if let Some(lane) = lanes().find(|lane| lane.len() == 0) {
                 return Err(format!(
@@ -511,158 +611,5 @@ impl Queues {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::subject::routing_key;
-    use uuid::Uuid;
-
-    const EVERYTHING: Takes = Takes { transfers: true, reads: PayloadKind::Raw };
-
-    fn key(name: &str) -> RoutingKey {
-        routing_key(name, None).unwrap()
-    }
-
-    fn fill(queues: &mut Queues, exec: &str, client: &str, jobs: std::ops::Range<u64>, size: u64) {
-        for seq in jobs {
-            let place = Place { priority: 0, seq };
-            queues.push(
-                &key(exec),
-                &client.into(),
-                place,
-                JobId(Uuid::from_u128(seq.into())),
-                size,
-                Rank::Plain,
-            );
-        }
-    }
-
-    fn drain(queues: &mut Queues, exec: &str) -> Vec<u128> {
-        std::iter::from_fn(|| queues.pop(&key(exec), EVERYTHING, |_| true))
-            .map(|job| job.0.as_u128())
-            .collect()
-    }
-
-    #[test]
-    fn c15_clients_take_turns_whatever_the_length_of_their_lanes() {
-        let mut queues = Queues::default();
-        fill(&mut queues, "calcA", "a", 0..40, 0);
-        fill(&mut queues, "calcA", "b", 100..102, 0);
-        let order = drain(&mut queues, "calcA");
-        // 1 MiB of turn pays for sixteen small jobs.
-        assert_eq!(order.iter().position(|job| *job == 100), Some(16));
-        assert_eq!(order.len(), 42);
-        assert!(queues.is_empty() && queues.key_count() == 0);
-    }
-
-    #[test]
-    fn c15_a_client_with_heavy_jobs_leaves_room_for_one_with_light_ones() {
-        let mut queues = Queues::default();
-        fill(&mut queues, "calcA", "heavy", 0..3, 64 << 20);
-        fill(&mut queues, "calcA", "light", 100..200, 0);
-        let order = drain(&mut queues, "calcA");
-        let heavy_before_last_light =
-            order.iter().take_while(|job| **job != 199).filter(|job| **job < 3).count();
-        assert_eq!(heavy_before_last_light, 0, "100 light jobs weigh less than one of 64 MiB");
-    }
-
-    #[test]
-    fn c28_smaller_priorities_go_first_and_equal_ones_by_age() {
-        let mut queues = Queues::default();
-        for (seq, priority) in [(1, 5), (2, -1), (3, 5), (4, i64::MIN), (5, 0)] {
-            let id = JobId(Uuid::from_u128(seq.into()));
-            let rank = if seq == 2 { Rank::ByTransfer } else { Rank::Plain };
-            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id, 0, rank);
-        }
-        assert_eq!(drain(&mut queues, "e"), [4, 2, 5, 1, 3]);
-    }
-
-    #[test]
-    fn c14_a_late_job_lets_others_of_its_priority_go_first_and_one_aside_is_not_served() {
-        let mut queues = Queues::default();
-        let id = |seq: u64| JobId(Uuid::from_u128(seq.into()));
-        let mut push = |seq: u64, priority, rank| {
-            queues.push(&key("e"), &"c".into(), Place { priority, seq }, id(seq), 0, rank);
-        };
-        push(1, 0, Rank::Late);
-        push(2, 0, Rank::Aside);
-        push(3, 0, Rank::Plain);
-        push(4, 1, Rank::Plain);
-        push(5, 0, Rank::ByTransfer);
-        push(6, 0, Rank::Plain);
-        push(6, 0, Rank::Aside);
-        assert_eq!(queues.len(), 6, "another rank is not another job");
-        assert_eq!(drain(&mut queues, "e"), [3, 5, 1, 4]);
-        assert_eq!((queues.len(), queues.key_count()), (2, 1));
-        queues.push(&key("e"), &"c".into(), Place { priority: 0, seq: 6 }, id(6), 0, Rank::Plain);
-        assert_eq!(drain(&mut queues, "e"), [6]);
-        assert!(queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 2 }));
-        assert!(queues.is_empty() && queues.key_count() == 0);
-    }
-
-    #[test]
-    fn m19_jobs_that_no_worker_with_room_takes_are_not_looked_at_and_hold_no_other_up() {
-        let mut queues = Queues::default();
-        let ranks = [(1, Rank::Raw), (2, Rank::ByTransfer), (3, Rank::Raw), (4, Rank::Plain)];
-        for (seq, rank) in ranks {
-            let id = JobId(Uuid::from_u128(seq.into()));
-            queues.push(&key("e"), &"c".into(), Place { priority: 0, seq }, id, 0, rank);
-        }
-        let mut pop = |transfers, reads| {
-            queues.pop(&key("e"), Takes { transfers, reads }, |_| true).map(|job| job.0.as_u128())
-        };
-        assert_eq!(pop(false, PayloadKind::Request), Some(4));
-        assert_eq!(pop(false, PayloadKind::Request), None);
-        assert_eq!(pop(false, PayloadKind::Raw), Some(1));
-        assert_eq!(pop(true, PayloadKind::Request), Some(2));
-        assert_eq!(pop(true, PayloadKind::Raw), Some(3));
-        assert!(queues.is_empty() && queues.key_count() == 0);
-    }
-
-    #[test]
-    fn sc11_a_client_at_its_cap_does_not_hold_the_others_up() {
-        let mut queues = Queues::default();
-        fill(&mut queues, "e", "capped", 0..5, 0);
-        fill(&mut queues, "e", "free", 10..12, 0);
-        let free = |client: &ClientId| &*client.0 == "free";
-        let served: Vec<_> =
-            std::iter::from_fn(|| queues.pop(&key("e"), Takes::PLAIN, free)).collect();
-        assert_eq!(
-            (served.len(), queues.len(), queues.len_by_client()[&ClientId::from("capped")]),
-            (2, 5, 5)
-        );
-        assert_eq!(drain(&mut queues, "e"), [0; 0], "put aside until something changes");
-        assert!(queues.remove(&key("e"), &"capped".into(), Place { priority: 0, seq: 2 }));
-        fill(&mut queues, "e", "capped", 2..3, 0);
-        queues.unpark(&"capped".into());
-        assert_eq!(drain(&mut queues, "e"), [0, 1, 2, 3, 4], "the order inside a client is kept");
-    }
-
-    #[test]
-    fn sc03_keys_take_turns_and_each_is_in_the_ring_once() {
-        let mut queues = Queues::default();
-        fill(&mut queues, "a", "c", 0..3, 0);
-        fill(&mut queues, "b", "c", 10..13, 0);
-        let turns =
-            |queues: &Queues| queues.keys().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
-        assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
-        assert_eq!(queues.end_turn(0, &key("a"), false), 1, "who was not served keeps its turn");
-        assert_eq!(turns(&queues), ["job.assign.a", "job.assign.b"]);
-        assert_eq!(queues.end_turn(0, &key("a"), true), 0);
-        assert_eq!(turns(&queues), ["job.assign.b", "job.assign.a"]);
-        assert_eq!(queues.end_turn(0, &key("gone"), true), 0);
-        assert_eq!(queues.key_count(), 2);
-    }
-
-    #[test]
-    fn what_is_removed_is_gone_and_leaves_nothing_behind() {
-        let mut queues = Queues::default();
-        fill(&mut queues, "e", "c", 0..2, 0);
-        assert!(
-            queues.remove(&key("E"), &"c".into(), Place { priority: 0, seq: 0 }),
-            "keys ignore case"
-        );
-        assert!(!queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 0 }));
-        assert!(queues.remove(&key("e"), &"c".into(), Place { priority: 0, seq: 1 }));
-        assert_eq!((queues.len(), queues.key_count(), queues.lanes.len()), (0, 0, 0));
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -207,6 +207,8 @@ pub enum AttemptEnd {
     NoDirectory,
     /// The job ended in another way while the worker had it.
     Stopped,
+    /// Its worker does not have its program, or cannot start it.
+    NoProgram,
 }
 
 /// What a worker lacked for a job, which therefore did not start there: another worker may take it.
@@ -216,6 +218,8 @@ pub enum Lack {
     Room,
     /// A work directory that can be used.
     Directory,
+    /// Its program.
+    Program,
 }
 
 impl Lack {
@@ -224,6 +228,7 @@ impl Lack {
         match self {
             Lack::Room => "has no room on its disk for its inputs",
             Lack::Directory => "cannot use its work directory",
+            Lack::Program => "does not have its program, or cannot start it",
         }
     }
 
@@ -232,6 +237,7 @@ impl Lack {
         match self {
             Lack::Room => "free space there, or start another worker",
             Lack::Directory => "the worker's log says why; repair it, or start another worker",
+            Lack::Program => "the worker's log says why; put the program into its --exe-dir",
         }
     }
 }
@@ -249,14 +255,24 @@ impl AttemptEnd {
             AttemptEnd::InputsBad => "the inputs arrived damaged or incomplete at the worker",
             AttemptEnd::NoDirectory => "the worker cannot use its work directory",
             AttemptEnd::Stopped => "the job ended meanwhile",
+            AttemptEnd::NoProgram => "the worker does not have the program, or cannot start it",
         }
     }
 
     /// What the worker lacked, if that ended the attempt.
     pub const fn lack(self) -> Option<Lack> {
-        if matches!(self, AttemptEnd::DiskFull) {
-            return Some(Lack::Room);
+        match self {
+            AttemptEnd::DiskFull => Some(Lack::Room),
+            AttemptEnd::NoDirectory => Some(Lack::Directory),
+            AttemptEnd::NoProgram => Some(Lack::Program),
+            AttemptEnd::TimedOut
+            | AttemptEnd::WorkerLost
+            | AttemptEnd::NotHeld
+            | AttemptEnd::ResultLost
+            | AttemptEnd::GivenUp
+            | AttemptEnd::InputsStalled
+            | AttemptEnd::InputsBad
+            | AttemptEnd::Stopped => None,
         }
-        if matches!(self, AttemptEnd::NoDirectory) { Some(Lack::Directory) } else { None }
     }
 }

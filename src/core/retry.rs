@@ -12,8 +12,8 @@ use super::broker::Broker;
 use super::event::WorkerClass;
 use super::ids::{JobId, WorkerId};
 use super::lease::{Lease, LeaseStage};
-use super::limits::{HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
-use super::record::{AttemptEnd, Record};
+use super::limits::{HANDED_BACK_AT_ONCE_MAX, HISTORY_MAX, NO_ROOM_ATTEMPTS_MAX};
+use super::record::{AttemptEnd, Lack, Record};
 
 /// A schedule `first, 2 x first, ...` up to `max`, each spread by `jitter_percent` either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,8 @@ struct FailedAttempt {
     before: usize,
     /// Earlier attempts whose workers had no space for the inputs, or no directory.
     no_room_before: usize,
+    /// Earlier attempts whose workers did not have the program.
+    no_program_before: usize,
     /// Whether another worker may be asked for the job.
     may_others: bool,
     /// Whether another worker may have space for the inputs, where this one had none.
@@ -113,7 +115,11 @@ impl FailedAttempt {
         if self.spent.saturating_add(u32::from(counts)) >= attempts_max || !self.may_others {
             return Next::Dead;
         }
-        let wait = if self.why.lack().is_some() { self.wait_for_room() } else { Some(self.wait()) };
+        let wait = match self.why.lack() {
+            Some(Lack::Room | Lack::Directory) => self.wait_for_room(),
+            Some(Lack::Program) => Some(self.wait_for_program()),
+            None => Some(self.wait()),
+        };
         wait.map_or(Next::Dead, |wait| Next::Again { counts, wait })
     }
 
@@ -136,6 +142,13 @@ impl FailedAttempt {
             (false, _) => before,
         };
         Backoff::DELIVERY.delay(failures, self.entropy)
+    }
+
+    /// The worker is avoided for the program from now on, so the next one is asked at once. Where
+    /// workers say again and again that they have it and hand it back, that takes its time.
+    fn wait_for_program(&self) -> Duration {
+        let beyond = (self.no_program_before + 1).saturating_sub(HANDED_BACK_AT_ONCE_MAX);
+        Backoff::NO_ROOM.delay(u32::try_from(beyond).unwrap_or(u32::MAX), self.entropy)
     }
 
     /// The worker had no space for the inputs: the job goes to another worker, or is retried later
@@ -183,7 +196,9 @@ impl Broker {
         may_others: bool,
     ) {
         let lack = why.lack();
-        if let (Some(lack), Some(worker)) = (lack, self.workers.get_mut(worker)) {
+        // Of programs it is known which.
+        let of_all = lack.filter(|lack| *lack != Lack::Program);
+        if let (Some(lack), Some(worker)) = (of_all, self.workers.get_mut(worker)) {
             worker.lacked = Some((lack, self.now));
         }
         // A job that has ended only keeps its worker's slot until the worker answers; nothing else
@@ -194,6 +209,16 @@ impl Broker {
             return;
         }
         let (run, attempt) = (lease.run, lease.attempt);
+        let exec = job.submission.exec.clone();
+        if lack == Some(Lack::Program) {
+            if job.child_of.is_some() {
+                let why = self.why_no_program_at(worker, &exec).into();
+                self.propose(Record::Fail { at: self.now, job: id, run, why });
+                return;
+            }
+            self.avoid(worker, &exec);
+        }
+        let Some(job) = self.state.job(id) else { return };
         let is_classic = |class| class != WorkerClass::Leasing;
         let failed = FailedAttempt {
             why,
@@ -203,6 +228,7 @@ impl Broker {
             spent: job.spent,
             before: job.history.len(),
             no_room_before: job.lacking_attempts(),
+            no_program_before: job.attempts_without_program(),
             may_others,
             is_room_elsewhere: lack.is_some() && self.may_find_room_elsewhere(job, Some(worker)),
             entropy: id.0.as_u64_pair().1 ^ u64::from(attempt.0),
@@ -269,6 +295,7 @@ mod tests {
         spent: 0,
         before: 0,
         no_room_before: 0,
+        no_program_before: 0,
         may_others: true,
         is_room_elsewhere: false,
         entropy: 7,
@@ -326,5 +353,17 @@ mod tests {
         );
         assert_eq!(next(NO_ROOM_ATTEMPTS_MAX - 1, false), Next::Dead);
         assert_eq!(next(HISTORY_MAX - 1, true), Next::Dead);
+    }
+
+    #[test]
+    fn a_job_without_its_program_goes_on_at_once_and_after_some_times_waits() {
+        let without = FailedAttempt { why: AttemptEnd::NoProgram, spent: 2, ..FAILED };
+        let next = |no_program_before| FailedAttempt { no_program_before, ..without }.next(3);
+        let at_once = Next::Again { counts: false, wait: Duration::ZERO };
+        assert_eq!((next(0), next(HANDED_BACK_AT_ONCE_MAX - 1)), (at_once, at_once));
+        let later =
+            |failures| Next::Again { counts: false, wait: Backoff::NO_ROOM.delay(failures, 7) };
+        assert_eq!(next(HANDED_BACK_AT_ONCE_MAX), later(1));
+        assert_eq!(next(1_000), later(1_000));
     }
 }

@@ -297,7 +297,11 @@ impl Broker {
         // To all means those that have them now (S22).
         let is_any = self.any_may_have_datasets(&job.datasets, &workers)
             || !job.to_all && self.any_agent_may_hold(&job.datasets, &workers);
-        (!is_any).then_some(Refusal::NoDatasets { key, workers: workers.len() })
+        if !is_any {
+            return Some(Refusal::NoDatasets { key, workers: workers.len() });
+        }
+        // Of a job to all, each part says so for its worker.
+        (!job.to_all).then(|| self.nobody_has_program(job)).flatten().map(Refusal::NoProgram)
     }
 
     /// Leaves those workers that read payloads of this kind.

@@ -32,6 +32,9 @@ pub(super) enum Due {
     Delay(JobId),
     /// A dataset may be made of a job's inputs after all.
     Stage(JobId),
+    /// A job may have waited long enough for a worker that has its program, or a worker been avoided
+    /// long enough.
+    Placement,
     /// A pass gave out all it may; there may be more.
     NextPass,
 }
@@ -53,6 +56,7 @@ impl Broker {
                 Due::Source(job) => self.source_due(job),
                 Due::Delay(job) => self.delay_due(job),
                 Due::Stage(job) => self.stage_again(job),
+                Due::Placement => self.placement_due(),
                 Due::NextPass => self.dirty = true,
             }
         }

@@ -41,6 +41,7 @@ pub(super) enum Cause {
     Transfers { workers: usize },
     Datasets { workers: usize },
     Reader { workers: usize, kind: PayloadKind },
+    Program { workers: usize },
 }
 
 impl Cause {
@@ -51,12 +52,14 @@ impl Cause {
             (Cause::Worker, Some(Cause::Worker))
             | (Cause::Transfers { .. }, Some(Cause::Transfers { .. }))
             | (Cause::Datasets { .. }, Some(Cause::Datasets { .. }))
-            | (Cause::Reader { .. }, Some(Cause::Reader { .. })) => false,
+            | (Cause::Reader { .. }, Some(Cause::Reader { .. }))
+            | (Cause::Program { .. }, Some(Cause::Program { .. })) => false,
             (
                 Cause::Worker
                 | Cause::Transfers { .. }
                 | Cause::Datasets { .. }
-                | Cause::Reader { .. },
+                | Cause::Reader { .. }
+                | Cause::Program { .. },
                 _,
             ) => true,
         }
@@ -112,6 +115,7 @@ impl Broker {
         if self.waits.causes.len() > KEYS_KEPT.max(2 * self.queues.keys_len()) {
             self.waits.causes.retain(|key, _| self.queues.has(key));
             give_back(&mut self.waits.causes);
+            self.forget_met_of_others();
         }
     }
 
@@ -119,6 +123,7 @@ impl Broker {
     fn workers_changed(&mut self, changed: &[Vec<String>]) {
         // A key that a wave of workers asked for is looked at once.
         self.waits.causes.retain(|key, _| self.queues.has(key));
+        self.forget_met_of_others();
         let concerned = |key: &RoutingKey| {
             changed.iter().flatten().any(|pattern| matches(pattern, key.as_str()))
         };
@@ -134,6 +139,7 @@ impl Broker {
                 let jobs = self.queues.jobs_of(&key).take(TOLD_AT_ONCE_MAX);
                 self.waits.to_look_at.extend(jobs);
             }
+            self.look_for_programs_of(&key);
         }
     }
 
@@ -186,6 +192,14 @@ impl Broker {
         (!may).then_some(Cause::Datasets { workers: matching.len() })
     }
 
+    /// Whether a job waits for a worker that left, as no connected one has its program.
+    fn lacks_any_program(&self, job: &Job) -> Option<Cause> {
+        self.waits_for_program(job)?;
+        let mut matching = Vec::new();
+        self.workers.matching(job.submission.key.as_str(), &mut matching);
+        Some(Cause::Program { workers: matching.len() })
+    }
+
     fn tell_if_in_vain(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended()) else { return };
         let causes = match self.waits.causes.get(&job.submission.key) {
@@ -210,6 +224,11 @@ impl Broker {
             (false, PayloadKind::Raw) => causes.raw,
         };
         let cause = cause.or_else(|| self.lacks_datasets(job));
+        if cause.is_none() {
+            self.look_for_program(id);
+        }
+        let Some(job) = self.state.job(id) else { return };
+        let cause = cause.or_else(|| self.lacks_any_program(job));
         let told = self.waits.told.get(&id).copied();
         let (Some(cause), Some(conn)) = (cause, self.submitter_of(id, &job.submission.client))
         else {
@@ -229,6 +248,13 @@ impl Broker {
                 },
                 Cause::Datasets { workers } => Waiting::NoDatasets { key, workers },
                 Cause::Reader { workers, kind } => Waiting::NoReader { key, workers, kind },
+                Cause::Program { workers } => {
+                    let exec = job.submission.exec.clone();
+                    let mut matching = Vec::new();
+                    self.workers.matching(job.submission.key.as_str(), &mut matching);
+                    let like = self.programs_like(&exec, &matching);
+                    Waiting::NoProgram { key, exec, workers, like }
+                }
             };
             self.waits.told.insert(id, cause);
             self.actions.push_back(Action::Waiting { conn, job: id, why });

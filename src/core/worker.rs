@@ -11,6 +11,8 @@ use super::ids::{ConnId, JobId, Micros, WorkerId};
 use super::lease::{Lease, LeaseStage};
 use super::limits::CREDIT_PER_MESSAGE_MAX;
 use super::payload::PayloadKind;
+use super::programs::Programs;
+use super::queue::Rank;
 use super::record::Lack;
 use super::subject::{SubjectTree, matches, subscriptions};
 use super::{broken, count_down};
@@ -38,6 +40,8 @@ pub struct Worker {
     pub datasets: bool,
     /// The payloads it reads.
     pub reads: PayloadKind,
+    /// All programs that it has, if it lists them.
+    pub programs: Option<Programs>,
     /// Its first offer, and the sum of all its offers.
     offered: Option<(u64, u64)>,
     /// Credit that was offered ahead of the answers that pay for it, at most as much as the worker
@@ -102,6 +106,7 @@ impl Worker {
             transfers: false,
             datasets: false,
             reads: PayloadKind::Request,
+            programs: None,
             offered: None,
             ahead: 0,
             lent: 0,
@@ -131,6 +136,21 @@ impl Worker {
     /// Whether it asked for a key.
     pub(super) fn wants(&self, key: &str) -> bool {
         self.subscriptions.iter().any(|pattern| matches(pattern, key))
+    }
+
+    /// What it asked for, as it is kept in the tree.
+    pub(super) fn subscriptions(&self) -> &[String] {
+        &self.subscriptions
+    }
+
+    /// Whether it takes jobs that wait so, whatever their programs and datasets.
+    pub(super) fn takes(&self, rank: Rank) -> bool {
+        match rank {
+            Rank::Plain | Rank::Late | Rank::Aside => true,
+            Rank::ByTransfer => self.transfers,
+            Rank::Folders => self.reads >= PayloadKind::Folders,
+            Rank::Raw => self.reads >= PayloadKind::Raw,
+        }
     }
 
     /// Whether it can be given a job now.
@@ -296,6 +316,8 @@ pub struct Workers {
     woken: BTreeSet<WorkerId>,
     /// What those that joined or left asked for, since anybody looked.
     changed: Vec<Vec<String>>,
+    /// The lists of programs that workers have, each once.
+    lists: BTreeSet<Programs>,
 }
 
 /// Up to so many workers with room are asked one by one whether they want a key; more are looked up
@@ -322,6 +344,8 @@ pub struct Hello {
     pub datasets: bool,
     /// The payloads it reads.
     pub reads: PayloadKind,
+    /// All programs that it has, if it lists them.
+    pub programs: Option<Programs>,
 }
 
 impl Workers {
@@ -423,11 +447,39 @@ impl Workers {
         std::mem::take(&mut self.changed)
     }
 
+    /// A list of programs as it is kept: once, however many workers have the same.
+    fn share(&mut self, programs: Programs) -> Programs {
+        // Those that nobody has any more.
+        self.lists.retain(|known| known.holders() > 1);
+        match self.lists.get(&programs) {
+            Some(known) => known.clone(),
+            None => {
+                self.lists.insert(programs.clone());
+                programs
+            }
+        }
+    }
+
+    /// Whether any worker lists its programs, or did.
+    pub(super) fn any_list(&self) -> bool {
+        !self.lists.is_empty()
+    }
+
+    /// A worker lists its programs anew, or none. Says whether they are others than before.
+    pub(super) fn list_programs(&mut self, worker: WorkerId, programs: Option<Programs>) -> bool {
+        let programs = programs.map(|programs| self.share(programs));
+        let Some(worker) = self.get_mut(worker) else { return false };
+        let is_new = worker.programs != programs;
+        worker.programs = programs;
+        is_new
+    }
+
     /// A worker joins or comes back, keeping what it holds. Gives the connection it had until now,
     /// if any.
     pub fn join(&mut self, hello: Hello, now: Micros) -> Option<ConnId> {
         let (worker, conn) = (hello.worker, hello.conn);
         let before = self.remove(worker);
+        let programs = hello.programs.map(|programs| self.share(programs));
         let old_conn = before.as_ref().and_then(Worker::conn);
         let held = before.map(|worker| worker.held).unwrap_or_default();
         // One that runs nothing, as an agent that only keeps datasets, is asked for nothing.
@@ -448,6 +500,7 @@ impl Workers {
             transfers: hello.transfers,
             datasets: hello.datasets,
             reads: hello.reads,
+            programs,
             sent: held.keys().map(|job| (*job, 1)).collect(),
             owes_inventory: hello.class == WorkerClass::Leasing && !held.is_empty(),
             held,

@@ -1,15 +1,20 @@
 //! Passes workers' results and refusals of jobs to the broker.
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{Leader, outcome};
 use crate::conn::{AckBody, AckSays};
 use crate::core::Event;
 use crate::core::event::Outcome;
 use crate::core::ids::{ConnId, JobId};
+use crate::core::record::Lack;
+use crate::model::{JobResult, JsonModel};
 
 /// So many results that do not count are each worth a line in the log.
 const REFUSALS_LOGGED_MAX: u64 = 16;
+
+/// Characters of a worker's reason in the log.
+const QUOTED_MAX: usize = 256;
 
 impl Leader {
     /// A worker has ended a job, or will not. Of a job that it has nothing to do with, what others
@@ -48,13 +53,30 @@ impl Leader {
                 }
                 Outcome::GivenUp
             }
-            AckSays::Lacks(lack) => Outcome::Lacks(lack),
+            AckSays::Lacks(lack) => {
+                if lack == Lack::Program && !is_foreign {
+                    self.program_refused(conn, job, &payload);
+                }
+                Outcome::Lacks(lack)
+            }
         };
         match is_foreign {
             true => self.forget_foreign_parts(job, &parts),
             false => self.forget_gathered_parts(job),
         }
         self.broker.handle(self.now, Event::Ack { conn, job, named, outcome });
+    }
+
+    /// A worker hands a job back for want of its program, and says why.
+    fn program_refused(&mut self, conn: ConnId, job: JobId, payload: &[u8]) {
+        let said = JobResult::parse(payload).map(|result| result.stderr).unwrap_or_default();
+        let why: String =
+            said.lines().next().unwrap_or_default().chars().take(QUOTED_MAX).collect();
+        info!(peer = %self.name(conn), %job,
+            "a worker handed a job back, as it does not have its program or cannot start it; the \
+             job goes to another, and the worker is not given this program for now: {why}");
+        let why = said.as_str().into();
+        self.broker.handle(self.now, Event::ProgramRefused { conn, job, why });
     }
 
     /// Whether chunks of a part are on their way once more: its client found them damaged.

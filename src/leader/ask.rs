@@ -2,6 +2,7 @@
 //! contributes its own state, and this file executes the actions of
 //! [`Questions`](super::questions::Questions).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chunking::message::AnswerStatus;
@@ -16,14 +17,15 @@ use super::{Asked, Leader, Output, outcome};
 use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure,
-    Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass, WorkerRow,
+    Avoided, BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt,
+    Failure, Flagged, Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass,
+    WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
 use crate::core::Event;
 use crate::core::action::OperateError;
-use crate::core::ids::JobId;
+use crate::core::ids::{JobId, WorkerId};
 use crate::core::job::{Job, Phase};
 use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
@@ -37,6 +39,12 @@ const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// Patterns of a worker that a status lists.
 const PATTERNS_LISTED_MAX: usize = 20;
+
+/// Programs of a worker that a status lists.
+const PROGRAMS_LISTED_MAX: usize = 20;
+
+/// Programs of a worker that a status lists as avoided, and as flagged.
+const REMARKS_LISTED_MAX: usize = 16;
 
 impl Leader {
     /// Something happened to questions.
@@ -239,6 +247,11 @@ impl Leader {
                 Phase::Dead { .. } => jobs.dead += 1,
             }
         }
+        let mut flags: HashMap<WorkerId, Vec<Flagged>> = HashMap::new();
+        for (worker, exec, flag) in self.broker.flags() {
+            let flagged = Flagged { program: Some(exec.to_string()), ..flag.into() };
+            flags.entry(worker).or_default().push(flagged);
+        }
         let workers = self.broker.workers().take(LISTED_MAX).map(|worker| WorkerRow {
             id: worker.id.to_string(),
             name: Some(worker.name.to_string()),
@@ -251,6 +264,18 @@ impl Leader {
             cpu_permille: Some(worker.cpu_permille),
             connected: worker.conn().is_some(),
             lacks: self.lacks(worker),
+            programs: worker.programs.as_ref().map(|programs| {
+                programs.names().take(PROGRAMS_LISTED_MAX).map(str::to_owned).collect()
+            }),
+            programs_more: worker
+                .programs
+                .as_ref()
+                .map_or(0, |programs| programs.len().saturating_sub(PROGRAMS_LISTED_MAX) as u64),
+            avoided: self.avoided(worker.id),
+            flagged: flags.remove(&worker.id).map_or_else(Vec::new, |mut flags| {
+                flags.truncate(REMARKS_LISTED_MAX);
+                flags
+            }),
         });
         let queued_by = self.broker.queues().len_by_client();
         let clients =
@@ -296,13 +321,27 @@ impl Leader {
         }
     }
 
+    /// The programs that a worker is not given for a while.
+    fn avoided(&self, worker: WorkerId) -> Vec<Avoided> {
+        let avoided = self.broker.avoided_at(worker).take(REMARKS_LISTED_MAX);
+        let avoided = avoided.map(|(program, refusal)| Avoided {
+            program: program.to_string(),
+            why: refusal.why.to_string(),
+            ago_ms: u64::try_from(self.now.since(refusal.at).as_millis()).unwrap_or(u64::MAX),
+        });
+        avoided.collect()
+    }
+
     /// What a worker lacked for a job that it handed back lately.
     fn lacks(&self, worker: &Worker) -> Option<Lacks> {
-        let (lack, at) = worker.lacked?;
+        let avoided = self.broker.avoided_at(worker.id).map(|(_, refusal)| refusal.at).max();
+        let program = avoided.map(|at| (core::record::Lack::Program, at));
+        let (lack, at) = worker.lacked.into_iter().chain(program).max_by_key(|(_, at)| *at)?;
         let ago = Some(self.now.since(at)).filter(|ago| *ago <= LACK_SHOWN_FOR)?;
         let what = match lack {
             core::record::Lack::Room => Lack::Room,
             core::record::Lack::Directory => Lack::Directory,
+            core::record::Lack::Program => Lack::Program,
         };
         Some(Lacks { what, ago_ms: u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
     }
@@ -384,6 +423,13 @@ impl Leader {
             run: job.run.0,
             dead_ms: u64::try_from(since).unwrap_or(u64::MAX),
         }
+    }
+}
+
+impl From<core::flagged::Flag> for Flagged {
+    fn from(flag: core::flagged::Flag) -> Self {
+        let core::flagged::Flag { ended, failed, median_permille } = flag;
+        Flagged { program: None, ended, failed, median_permille }
     }
 }
 

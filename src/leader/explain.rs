@@ -10,6 +10,7 @@ use crate::answers::{Failure, LISTED_MAX};
 use crate::core;
 use crate::core::action::OperateError;
 use crate::core::explain::{self, Explanation, Named, Seen};
+use crate::core::flagged::Flag;
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
 use crate::core::locality::At;
 use crate::core::payload::PayloadKind;
@@ -106,6 +107,7 @@ impl Leader {
                 let what = match lack {
                     Lack::Room => WaitsFor::WorkerDisk,
                     Lack::Directory => WaitsFor::WorkerDirectory,
+                    Lack::Program => WaitsFor::WorkerProgram,
                 };
                 (what, Some(worker), None, until.as_ref())
             }
@@ -117,6 +119,7 @@ impl Leader {
             explain::WaitsFor::Nearer { since, until } => {
                 (WaitsFor::Nearer, None, Some(since), Some(until))
             }
+            explain::WaitsFor::Program { until } => (WaitsFor::Program, None, None, Some(until)),
             explain::WaitsFor::Worker => (WaitsFor::Worker, None, None, None),
             explain::WaitsFor::CapableWorker => (WaitsFor::CapableWorker, None, None, None),
             explain::WaitsFor::Reader { kind: PayloadKind::Request } => {
@@ -163,7 +166,11 @@ fn named(named: &Named) -> NamedDataset {
 
 fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
     let text = seen.verdict.text();
-    let text = unheld.map_or_else(|| text.to_owned(), |unheld| format!("{text}; {unheld}"));
+    let no_program = seen.no_program.as_ref().map(|why| format!("; it {}", why.text()));
+    let unheld = unheld.map(|unheld| format!("; {unheld}"));
+    let flagged = seen.flag.as_ref().map(|flag| format!("; {}", flag_text(flag)));
+    let more = [no_program, unheld, flagged].into_iter().flatten();
+    let text = more.fold(text.to_owned(), |text, more| text + &more);
     let datasets = seen.holds.iter().map(|(cache, at)| {
         let (state, missing) = match at {
             At::Held => (DatasetState::Held, Some(0)),
@@ -185,6 +192,8 @@ fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
             returning: Some(seen.returning as u64),
         },
         lost_there: seen.lost_there,
+        has_program: has_program(&seen),
+        flagged: seen.flag.map(Into::into),
         takes: Takes {
             transfers: seen.transfers,
             takes_datasets: seen.datasets,
@@ -204,6 +213,24 @@ fn seen(seen: Seen, unheld: Option<String>) -> SeenWorker {
     }
 }
 
+/// Whether a worker has the job's program, if it says so.
+fn has_program(seen: &Seen) -> Option<bool> {
+    if seen.no_program.is_some() {
+        return Some(false);
+    }
+    seen.lists_programs.then_some(true)
+}
+
+/// That a program fails on a worker far more often than on others.
+fn flag_text(flag: &Flag) -> String {
+    let Flag { ended, failed, median_permille } = flag;
+    let share = failed.saturating_mul(100) / (*ended).max(1);
+    format!(
+        "FLAGGED: {failed} of its last {ended} jobs of this program failed there ({share} %), {} % on the median worker",
+        median_permille / 10
+    )
+}
+
 const fn verdict(verdict: explain::Verdict) -> Verdict {
     match verdict {
         explain::Verdict::HasIt => Verdict::HasIt,
@@ -213,6 +240,7 @@ const fn verdict(verdict: explain::Verdict) -> Verdict {
         explain::Verdict::NoRoom => Verdict::NoRoom,
         explain::Verdict::DiskFull => Verdict::DiskFull,
         explain::Verdict::NoDirectory => Verdict::NoDirectory,
+        explain::Verdict::NoProgram => Verdict::NoProgram,
         explain::Verdict::Silent => Verdict::Silent,
         explain::Verdict::OwesAnswer => Verdict::OwesAnswer,
         explain::Verdict::LostThere => Verdict::LostThere,

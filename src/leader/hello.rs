@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use chunking::message::{LimitId, LimitList, Reason};
 use chunking::{Generation, Head, limits};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::peers::Peers;
 use super::{Leader, relay};
 use crate::conn::{Inbound, Session, SessionError};
 use crate::core::ids::{ConnId, WorkerId};
+use crate::core::programs::ProgramsSaid;
 use crate::core::worker::Hello;
 use crate::core::{Broker, Event};
 
@@ -57,6 +58,22 @@ impl Peers {
             self.host(other).map_or_else(|| "an unknown host".to_owned(), |host| host.to_string());
         self.get_mut(conn).into_iter().for_each(Session::forget_names);
         Err(SessionError::IdInUse { worker, host })
+    }
+
+    /// Counts the programs of a worker in the place of those it listed before, if there is room for
+    /// them. Says whether there is.
+    fn room_for_programs(&mut self, conn: ConnId, bytes: u64) -> bool {
+        let held = self.names_bytes();
+        let Some(session) = self.get_mut(conn) else { return false };
+        let before = session.names_bytes();
+        session.set_programs_bytes(bytes);
+        let after = session.names_bytes();
+        if (held - before).saturating_add(after) > HELLO_NAMES_BYTES_MAX && after > before {
+            session.set_programs_bytes(0);
+            return false;
+        }
+        self.count_names(conn, after);
+        true
     }
 
     /// Counts the names of a peer that says hello, if there is room for them.
@@ -106,6 +123,25 @@ impl Leader {
             self.worker_joined(conn);
             self.look_at_followed();
         }
+    }
+
+    /// A worker says which programs it has. A list that there is no room for is as good as none.
+    pub(super) fn programs_said(&mut self, conn: ConnId, said: ProgramsSaid, answers: bool) {
+        let said = match said {
+            ProgramsSaid::Are(programs)
+                if !self.peers.room_for_programs(conn, programs.bytes()) =>
+            {
+                warn!(peer = %self.name(conn), programs = programs.len(), limit = HELLO_NAMES_BYTES_MAX,
+                    "no room in memory for a worker's list of programs: it is given jobs by its \
+                     patterns alone");
+                ProgramsSaid::Unlisted
+            }
+            said @ (ProgramsSaid::Are(_) | ProgramsSaid::Unlisted | ProgramsSaid::Same) => said,
+        };
+        if said == ProgramsSaid::Unlisted {
+            self.peers.room_for_programs(conn, 0);
+        }
+        self.broker.handle(self.now, Event::Programs { conn, said, answers });
     }
 
     fn limits(&self) -> LimitList {

@@ -211,6 +211,7 @@ impl Leader {
             Inbound::Received { job, run } => self.received(conn, job, run),
             Inbound::Transfer { id, says } => self.transfer(conn, id, says),
             Inbound::Piece { id, payload } => self.piece(conn, id, &payload),
+            Inbound::Programs { said, answers } => self.programs_said(conn, said, answers),
             Inbound::Dataset(says) => self.dataset_says(conn, says),
             Inbound::Ask { verb, id, json } => {
                 let by = Asked { conn, verb: verb.into(), id };
@@ -417,6 +418,10 @@ impl Leader {
                 }
                 Action::AskAgent { agent, cache } => {
                     self.dataset_event(DatasetEvent::AgentWanted { agent, cache });
+                }
+                Action::AskPrograms { conn } => {
+                    let question = (self.make_id)();
+                    self.tell(conn, |session| session.ask_programs(question));
                 }
                 Action::StageInputs { job } => self.stage_inputs(job),
                 Action::Close { conn, why } => {

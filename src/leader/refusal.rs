@@ -79,6 +79,7 @@ impl From<&Refusal> for RefusalText {
             Refusal::NoCapableWorker { bytes, limit, .. } => {
                 (Reason::TOO_LARGE, *bytes, *limit, "worker")
             }
+            Refusal::NoProgram(_) => (Reason::NO_PROGRAM, 0, 0, LEADER),
             Refusal::Draining => (Reason::DRAINING, 0, 0, LEADER),
         };
         RefusalText { reason, value, limit, hop, text: refusal.to_string() }

@@ -4,7 +4,10 @@
 
 use super::error::ModelError;
 use super::json::{JsonModel, Object, ObjectWriter, Schema};
-use super::limits::{FEATURES_MAX, NAME_BYTES_MAX, PATTERNS_MAX, SUBJECT_BYTES_MAX};
+use super::limits::{
+    FEATURES_MAX, NAME_BYTES_MAX, PATTERNS_MAX, PROGRAM_NAME_BYTES_MAX, PROGRAMS_LISTED_MAX,
+    SUBJECT_BYTES_MAX,
+};
 
 /// How heft calls itself to other peers.
 pub const SOFTWARE: &str = concat!("heft ", env!("CARGO_PKG_VERSION"));
@@ -131,12 +134,23 @@ pub struct WorkerHello {
     pub raw: bool,
     /// Tells its process from another one that was started under the same id.
     pub instance: Option<String>,
+    /// All programs that it has, if it lists them.
+    pub programs: Option<Vec<String>>,
 }
 
 impl JsonModel for WorkerHello {
     const SCHEMA: Schema = Schema {
         name: "WorkerHello",
-        members: &["Heft", "Patterns", "MaxParallel", "CacheOnly", "CacheFor", "Raw", "Instance"],
+        members: &[
+            "Heft",
+            "Patterns",
+            "MaxParallel",
+            "CacheOnly",
+            "CacheFor",
+            "Raw",
+            "Instance",
+            "Programs",
+        ],
     };
 
     fn read(object: &Object<'_>) -> Result<Self, ModelError> {
@@ -150,6 +164,10 @@ impl JsonModel for WorkerHello {
             cache_for: object.name("CacheFor", NAME_BYTES_MAX)?,
             raw: object.flag("Raw")?.unwrap_or_default(),
             instance: object.name("Instance", NAME_BYTES_MAX)?,
+            programs: object
+                .list("Programs", PROGRAMS_LISTED_MAX)?
+                .map(|items| items.iter().map(|item| item.name(PROGRAM_NAME_BYTES_MAX)).collect())
+                .transpose()?,
         })
     }
 
@@ -161,6 +179,9 @@ impl JsonModel for WorkerHello {
         object.text_if_some("CacheFor", self.cache_for.as_deref());
         object.flag_if_set("Raw", self.raw);
         object.text_if_some("Instance", self.instance.as_deref());
+        if let Some(programs) = &self.programs {
+            object.texts("Programs", programs);
+        }
     }
 }
 

@@ -37,6 +37,16 @@ pub const LIST_ITEMS_MAX: usize = 65_536;
 /// The most subject patterns one worker may subscribe to in its hello (S21).
 pub const PATTERNS_MAX: usize = 1_024;
 
+// The most programs that a worker lists in its hello: as many as in the message that follows it.
+pub use chunking::limits::PROGRAMS_LISTED_MAX;
+
+/// Bytes of the names in such a list, each counted with 16 more. One that has more is as good as
+/// none.
+pub const PROGRAMS_BYTES_MAX: u64 = 64 * 1024;
+
+/// The longest name of a program in a worker's list: what Linux file systems take.
+pub const PROGRAM_NAME_BYTES_MAX: usize = 255;
+
 /// The most features one peer may announce.
 pub const FEATURES_MAX: usize = 256;
 

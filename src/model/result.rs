@@ -120,6 +120,9 @@ pub struct JobResult {
     /// Ours, with `no_room`, which leaders that do not know this go by: what it has not is a work
     /// directory that it can use.
     pub no_directory: bool,
+    /// Ours, with `CANCELLED`: the worker gave the job up as it does not have its program, or
+    /// cannot start it. Only leaders that know this get it.
+    pub no_program: bool,
     /// Ours: how many attempts were made.
     pub attempts: Option<u32>,
     /// Ours: which run of the job this is the result of.
@@ -165,6 +168,7 @@ impl JobResult {
             dead: false,
             no_room: false,
             no_directory: false,
+            no_program: false,
             attempts: None,
             run: None,
             exit_code: None,
@@ -191,6 +195,7 @@ impl JsonModel for JobResult {
             "Dead",
             "NoRoom",
             "NoDirectory",
+            "NoProgram",
             "Attempts",
             "Run",
             "ExitCode",
@@ -221,6 +226,7 @@ impl JsonModel for JobResult {
             dead: object.flag("Dead")?.unwrap_or_default(),
             no_room: object.flag("NoRoom")?.unwrap_or_default(),
             no_directory: object.flag("NoDirectory")?.unwrap_or_default(),
+            no_program: object.flag("NoProgram")?.unwrap_or_default(),
             attempts: object.whole("Attempts", 0, u32::MAX.into())?,
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
@@ -243,6 +249,7 @@ impl JsonModel for JobResult {
         object.flag_if_set("Dead", self.dead);
         object.flag_if_set("NoRoom", self.no_room);
         object.flag_if_set("NoDirectory", self.no_directory);
+        object.flag_if_set("NoProgram", self.no_program);
         object.whole_if_some("Attempts", self.attempts);
         object.whole_if_some("Run", self.run);
         object.whole_if_some("ExitCode", self.exit_code);

@@ -692,6 +692,7 @@ attempt_ends! {
     InputsBad = 8,
     NoDirectory = 9,
     Stopped = 10,
+    NoProgram = 11,
 }
 
 fn unknown_tag(at: usize, of: &str, found: u8) -> CodecError {

@@ -3,14 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use chunking::Generation;
-use chunking::frame::head_len;
 use chunking::limits::FIRST_FRAME_BODY_BYTES_MAX;
 use thiserror::Error;
 use uuid::Uuid;
 
 use super::cache::CacheConfig;
-use super::hello::hello;
+use super::hello::{bytes_of, hello};
 use super::limits::{PARALLEL_DEFAULT, PARALLEL_MAX, STOP_GRACE};
 use crate::core::retry::Backoff;
 use crate::core::subject::{PatternError, WORKER_PATTERN_DEFAULT, announced_patterns};
@@ -125,8 +123,7 @@ impl WorkerConfig {
         {
             return over("bytes in the worker's name", name.len(), NAME_BYTES_MAX);
         }
-        let frame = hello(&self);
-        let bytes = frame.payload.len() + head_len(Generation::F2, &frame.subject);
+        let bytes = bytes_of(&hello(&self, None));
         if bytes > FIRST_FRAME_BODY_BYTES_MAX as usize {
             return over("bytes in the worker's hello", bytes, FIRST_FRAME_BODY_BYTES_MAX as usize);
         }

@@ -28,6 +28,7 @@ use uuid::Uuid;
 
 use super::limits::DIRECTORY_TRIES_MAX;
 use super::removal::{make_accessible, remove_all};
+use crate::transfer::is_full;
 
 /// Where job directories of heft's workers are, in the work directory. No job id is such a name.
 const OWN: &str = "heft";
@@ -64,7 +65,28 @@ pub(super) fn claim_own(work_dir: &Path) -> io::Result<()> {
         let text = format!("cannot make the work directory {}: {error}", work_dir.display());
         io::Error::new(error.kind(), text)
     })?;
-    make_own(work_dir).map(|_| ())
+    let own = make_own(work_dir)?;
+    check_writable(&own)
+}
+
+/// Whether job directories can be made: a file system may be read-only, or not there any more. One
+/// that is full will do: jobs are handed back until there is room.
+fn check_writable(own: &Path) -> io::Result<()> {
+    let probe = own.join(format!(".probe-{}", std::process::id()));
+    match DirBuilder::new().mode(0o700).create(&probe) {
+        Ok(()) => fs::remove_dir(&probe),
+        Err(error) if is_full(&error) => Ok(()),
+        // Another worker of this process looks, too.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+    .map_err(|error| {
+        let text = format!(
+            "cannot make job directories in {}: {error}; make it writable, or name another work directory",
+            own.display()
+        );
+        io::Error::new(error.kind(), text)
+    })
 }
 
 fn in_the_way(own: &Path) -> io::Error {

@@ -48,6 +48,30 @@ pub trait Handler: Send + Sync + 'static {
     fn shows_output(&self) -> bool {
         false
     }
+
+    /// The programs that it runs. Its worker tells the leader, which then gives it no job of another
+    /// program. Called on a thread of its own: when the worker is made, about once a second, and
+    /// when the leader asks. `None`, the default, says nothing of programs.
+    fn programs(&self) -> Option<ProgramListing> {
+        None
+    }
+
+    /// Why it cannot run a job for want of its program, if that is so. Asked before inputs of it
+    /// come by transfer, which they then do not; [`Job::no_program`] says the same later.
+    fn lacks_program(&self, job: &Job) -> Option<String> {
+        let _unused = job;
+        None
+    }
+}
+
+/// The programs that a [`Handler`] runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramListing {
+    /// All of their names; none if there are too many to list, or they cannot be listed now.
+    pub names: Option<Vec<String>>,
+    /// Any number that is another one when a program is replaced, so that one that could not be
+    /// started is tried again.
+    pub mark: u64,
 }
 
 impl<F, R> Handler for F
@@ -124,6 +148,13 @@ impl Job {
     /// The same, as this worker cannot use its work directory.
     pub fn no_directory(&self, why: impl Into<String>) -> JobResult {
         JobResult { no_directory: true, ..self.no_room(why) }
+    }
+
+    /// Says that the job cannot run here as its program is not here, or cannot be started: the
+    /// leader gives it to another worker, and this one no job of that program for a while. It must
+    /// not have begun. Leaders that do not know this get a FAILED result.
+    pub fn no_program(&self, why: impl Into<String>) -> JobResult {
+        JobResult { stderr: why.into(), no_program: true, ..self.result(JobStatus::Cancelled) }
     }
 
     /// Says that the job cannot be run here now, through no fault of its own: the leader gives it

@@ -552,6 +552,12 @@ impl JobTable {
         self.todo.push_back(JobOrder::ReturnCredit { after_job: false });
     }
 
+    /// A job was assigned whose program is not here: it is handed back before its inputs come.
+    pub(super) fn on_no_program(&mut self, job: &Job, why: &str) {
+        self.give_up(job.id, result_encoding::encode(job.no_program(why)).into());
+        self.todo.push_back(JobOrder::ReturnCredit { after_job: false });
+    }
+
     /// A job cannot be run here, and does not run yet: the leader gives it to another worker.
     pub(super) fn on_unfit(&mut self, job: Uuid, text: &str) {
         let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) else {

@@ -157,6 +157,16 @@ pub const GIVEN_UP_FILE_BYTES_MAX: u64 = 2048 * GIVEN_UP_MAX as u64;
 /// Puts of classic leaders that wait for their turn, each with a frame of files in memory.
 pub const PUTS_WAITING_MAX: usize = 16;
 
+/// How often a worker looks which programs it has.
+pub const PROGRAMS_LOOK: Duration = Duration::from_secs(1);
+
+/// The pause between two looks is at least so many times as long as the last one took: a directory
+/// on a slow network is not looked at all the time.
+pub const PROGRAMS_LOOK_TIMES: u32 = 50;
+
+/// Questions for programs that are answered by one look; a leader has one open at a time.
+pub const PROGRAMS_ASKS_MAX: usize = 16;
+
 const _: () =
     assert!(PARALLEL_MAX as usize + RETURNING_MAX <= chunking::limits::HEARTBEAT_JOBS_MAX);
 /// All of them go out at once on a new connection.

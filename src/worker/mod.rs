@@ -34,7 +34,9 @@
 //! | `backlog` | how many results may wait for the leader without a slot |
 //! | `follows` | which outputs are followed while their programs run |
 //! | `credit`, `hello` | credit, and when it is withheld; the announcement |
+//! | `announced` | which programs the leader was told of |
 
+mod announced;
 mod attempt;
 mod backlog;
 mod cache;
@@ -72,7 +74,9 @@ pub use cache::{CacheConfig, LinkMode, check_link};
 pub use config::{ConfigError, WorkerConfig};
 pub use directory::{Abandoned, JobDirectory, remove_abandoned};
 pub use exec::{Exec, ExecConfig};
-pub use handler::{AttachError, CancelToken, Content, Handler, Job, JobContext, StopReason};
+pub use handler::{
+    AttachError, CancelToken, Content, Handler, Job, JobContext, ProgramListing, StopReason,
+};
 pub use result_encoding::encode as encode_result;
 pub use session::Summary;
 use spool::Spool;
@@ -84,6 +88,7 @@ pub struct Worker<H> {
     cache: Option<cache::Opened>,
     spool: Option<Spool>,
     handler: Arc<H>,
+    programs: Option<ProgramListing>,
 }
 
 impl<H: Handler> Worker<H> {
@@ -110,7 +115,8 @@ impl<H: Handler> Worker<H> {
         };
         let cache = config.cache.as_ref().map(cache::Opened::open).transpose();
         let cache = cache.map_err(|error| ConfigError::Cache { text: error.to_string() })?;
-        Ok(Worker { config, cache, spool, handler: Arc::new(handler) })
+        let programs = handler.programs().filter(|_| !config.cache_only);
+        Ok(Worker { config, cache, spool, handler: Arc::new(handler), programs })
     }
 
     /// The worker's set-up, with its id.
@@ -121,6 +127,7 @@ impl<H: Handler> Worker<H> {
     /// Works until `shutdown` ends and running jobs have finished, or their grace is over. It goes
     /// on through every failure of connection and leader.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        session::Session::run(self.config, (self.cache, self.spool), self.handler, shutdown).await
+        let handler = (self.handler, self.programs);
+        session::Session::run(self.config, (self.cache, self.spool), handler, shutdown).await
     }
 }

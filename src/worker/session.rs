@@ -9,6 +9,7 @@ mod datasets;
 mod greeting;
 mod offers;
 mod outputs;
+mod programs;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,6 +28,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use self::programs::Looked;
+use super::announced::{Announced, ForHello};
 use super::attempt::{Brought, Outcome, Workplace, attempt};
 use super::backlog::Backlog;
 use super::cache::{self, Cache};
@@ -35,8 +38,10 @@ use super::credit::CreditLedger;
 use super::directory::JobDirectory;
 use super::exchange::Exchange;
 use super::follows::Follows;
-use super::handler::{Attachment, CancelToken, Captures, Handler, Job, Note, Shown, StopReason};
-use super::hello::hello;
+use super::handler::{
+    Attachment, CancelToken, Captures, Handler, Job, Note, ProgramListing, Shown, StopReason,
+};
+use super::hello::hello_with;
 use super::input_download::{InputProgress, Receptions, Step};
 use super::job_table::{JobOrder, JobTable, Offer, RunAttempt};
 use super::limits::{
@@ -70,6 +75,8 @@ struct Ended {
     failed: bool,
     /// It was told to stop: what it answers is not a result.
     given_up: bool,
+    /// Its program is not here, or cannot be started.
+    no_program: bool,
     directory: Option<JobDirectory>,
 }
 
@@ -112,6 +119,9 @@ pub(super) struct Session<H> {
     /// When the processors' use is looked at next.
     sample_due: Instant,
     purse: CreditLedger,
+    /// Which programs the leader was told of, and looks which there are.
+    announced: Announced,
+    looks: JoinSet<Looked>,
     /// What the leader can do, once that is known.
     leader: Option<Features>,
     /// How long the leader waits for this worker after a lost connection.
@@ -127,7 +137,7 @@ impl<H: Handler> Session<H> {
     pub(super) async fn run(
         config: WorkerConfig,
         (cache, spool): (Option<cache::Opened>, Option<Spool>),
-        handler: Arc<H>,
+        (handler, programs): (Arc<H>, Option<ProgramListing>),
         shutdown: impl Future<Output = ()>,
     ) -> Summary {
         let (notes, mut noted) = mpsc::channel(NOTES_MAX);
@@ -144,11 +154,12 @@ impl<H: Handler> Session<H> {
             time_limit: config.time_limit,
         };
         let work_dir = WorkDirState::default();
+        let announced = Announced::new(programs);
         let mut session = Session {
             place: Arc::new(place),
             handler,
             table: JobTable::new(config.parallel_max as usize, backlog(&config)),
-            uplink: uplink(&config),
+            uplink: uplink(&config, announced.for_hello()),
             jobs: JoinSet::new(),
             live: HashMap::new(),
             directories: HashMap::new(),
@@ -168,6 +179,8 @@ impl<H: Handler> Session<H> {
             cpu: CpuMeter::default(),
             sample_due: Instant::now(),
             purse: CreditLedger::default(),
+            announced,
+            looks: JoinSet::new(),
             leader: None,
             config,
             heartbeat_every: HEARTBEAT,
@@ -203,6 +216,7 @@ impl<H: Handler> Session<H> {
                 Some(news) = cached.recv() => session.on_cache_news(news),
                 Some(upload) = uploaded.recv() => session.on_upload(upload),
                 Some(_) = session.cleaning.join_next() => {}
+                Some(looked) = session.looks.join_next() => session.on_looked(looked),
                 () = &mut alarm, if set_for.is_some() => {
                     set_for = None;
                     session.on_alarm(Instant::now());
@@ -244,6 +258,7 @@ impl<H: Handler> Session<H> {
             self.heartbeat_due,
             self.lazy_due,
             self.purse.next_due(),
+            self.announced.next_due(),
             self.settle_due.or(self.stop_due),
         ];
         due.into_iter().flatten().fold(self.sample_due, Instant::min)
@@ -258,6 +273,7 @@ impl<H: Handler> Session<H> {
         if is_due(self.heartbeat_due) {
             self.send_heartbeat();
         }
+        self.look_at_programs();
         let sample = self.sample_due <= now;
         if sample {
             self.sample_due = now + CPU_SAMPLE;
@@ -349,6 +365,7 @@ impl<H: Handler> Session<H> {
         self.leader = None;
         self.heartbeat_due = None;
         self.purse.clear();
+        self.announced.on_lost();
         self.exchange.out.clear();
         self.follows.clear();
         (self.lazy, self.lazy_due) = (0, None);
@@ -454,6 +471,9 @@ impl<H: Handler> Session<H> {
                     warn!(%job, "ignored a job of a closed connection; the leader requeues it");
                     return Ok(());
                 }
+                if self.hands_back(&parsed) {
+                    return Ok(());
+                }
                 let inputs = self.inputs_of(&parsed);
                 self.table.on_assign(Offer(parsed), inputs);
             }
@@ -491,6 +511,7 @@ impl<H: Handler> Session<H> {
                 self.table.on_cancel(job, cancel.attempt, cancel.text.as_str());
             }
             Some(Kind::Follow) => self.on_follow(frame)?,
+            Some(Kind::Programs) => self.on_programs(frame)?,
             Some(Kind::Settled) => self.table.on_settled(job, Settled::decode(&frame.payload)?.run),
             Some(Kind::Refused) => {
                 let refused = Refused::decode(&frame.payload)?;
@@ -525,6 +546,9 @@ impl<H: Handler> Session<H> {
             Ok(ended) => {
                 self.summary.ended += 1;
                 self.live.remove(&ended.job);
+                if ended.no_program {
+                    self.announced.on_missing(Instant::now());
+                }
                 if let Some(directory) = ended.directory {
                     self.directories.insert(ended.job, (directory, ended.failed));
                 }
@@ -628,6 +652,7 @@ impl<H: Handler> Session<H> {
             (live.cancel.clone(), self.notes.clone(), live.numbers.clone());
         let stopped = cancel.clone();
         let (spool, work_dir) = (self.spool.clone(), self.work_dir.clone());
+        let knows_programs = self.may_lack_programs();
         self.live.insert(id, live);
         self.show_output(id);
         self.jobs.spawn(async move {
@@ -644,10 +669,14 @@ impl<H: Handler> Session<H> {
                 (false, None) => {}
             }
             let handed_back = result.status == JobStatus::Cancelled && stopped.reason().is_none();
-            if handed_back && numbers.run.is_none() {
-                // A leader without leases takes every answer for the job's end.
-                (result.status, result.no_room, result.no_directory) = (JobStatus::Failed, false, false);
+            // A leader without leases takes every answer for the job's end, and an older one does
+            // not know what this one lacks.
+            let is_end = numbers.run.is_none() || result.no_program && !knows_programs;
+            if handed_back && is_end {
+                (result.status, result.no_room) = (JobStatus::Failed, false);
+                (result.no_directory, result.no_program) = (false, false);
             }
+            let no_program = result.no_program;
             let failed = result.status != JobStatus::Ok;
             let given_up = result.status == JobStatus::Cancelled;
             match failed {
@@ -670,7 +699,7 @@ impl<H: Handler> Session<H> {
                     })
                 }
             };
-            Ended { job: id, answer, failed, given_up, directory }
+            Ended { job: id, answer, failed, given_up, no_program, directory }
         });
     }
 
@@ -730,7 +759,7 @@ impl<H: Handler> Session<H> {
 }
 
 /// The way to the leader.
-fn uplink(config: &WorkerConfig) -> Uplink {
+fn uplink(config: &WorkerConfig, programs: ForHello) -> Uplink {
     let settings = Settings {
         leader: config.leader.clone(),
         tuning: config.tuning.clone(),
@@ -743,8 +772,8 @@ fn uplink(config: &WorkerConfig) -> Uplink {
         backoff: config.reconnect,
         signs: OwnSigns::Heartbeats,
     };
-    let hello = hello(config);
-    Uplink::new(settings, move || hello.clone())
+    let config = config.clone();
+    Uplink::new(settings, move || programs.make(|names| hello_with(&config, names)))
 }
 
 /// What may wait for the leader without a place.

@@ -58,6 +58,7 @@ impl World {
                         | Refusal::NoCapableWorker { .. }
                         | Refusal::NoDatasets { .. }
                         | Refusal::NoReader { .. }
+                        | Refusal::NoProgram(_)
                 );
                 assert!(expected, "{refusal}");
                 self.coverage.refused += 1;

@@ -29,6 +29,9 @@ pub(crate) struct Coverage {
     pub(crate) stranded: u64,
     pub(crate) undelivered: u64,
     pub(crate) returned_late: u64,
+    pub(crate) handed_back: u64,
+    pub(crate) looks: u64,
+    pub(crate) failed_for_program: u64,
 }
 
 impl Coverage {
@@ -43,6 +46,9 @@ impl Coverage {
             Record::Enqueue { job, .. } => self.to_all += u64::from(job.to_all),
             Record::Announce { .. } => self.announced += 1,
             Record::Withdraw { .. } => self.withdrawn += 1,
+            Record::Fail { why, .. } if why.contains("has the program") => {
+                self.failed_for_program += 1;
+            }
             Record::Fail { .. } => self.failed += 1,
             Record::Assign { .. }
             | Record::Cancel { .. }
@@ -78,6 +84,9 @@ impl Coverage {
         self.stranded += other.stranded;
         self.undelivered += other.undelivered;
         self.returned_late += other.returned_late;
+        self.handed_back += other.handed_back;
+        self.looks += other.looks;
+        self.failed_for_program += other.failed_for_program;
         for (why, count) in other.requeues {
             *self.requeues.entry(why).or_default() += count;
         }

@@ -34,6 +34,7 @@ impl World {
                 transfers: true,
                 datasets: true,
                 reads: PayloadKind::Request,
+                programs: None,
             });
             return self.say(conn, hello);
         };

@@ -20,6 +20,8 @@ use heft::core::ids::{
 };
 use heft::core::job::{Job, Phase};
 use heft::core::payload::{FileNames, PayloadKind};
+use heft::core::programs::{Programs, ProgramsSaid};
+use heft::core::record::Lack;
 use heft::core::state::State;
 use heft::core::subject::{routing_key, worker_patterns};
 use heft::core::worker::{Hello, Worker};
@@ -354,7 +356,53 @@ impl Rig {
         class: WorkerClass,
         subject: &str,
         parallel_max: Option<u32>,
+        takes: (bool, bool, PayloadKind),
+    ) {
+        self.hello_listing(name, class, subject, parallel_max, takes, None);
+    }
+
+    /// One of ours that lists its programs, with room for so many jobs.
+    #[track_caller]
+    pub fn worker_with(&mut self, name: &str, subject: &str, room: u32, programs: &[&str]) {
+        let takes = (true, true, PayloadKind::Folders);
+        let programs = Some(Programs::new(programs));
+        self.hello_listing(name, WorkerClass::Leasing, subject, Some(room), takes, programs);
+        self.credit(name, i32::try_from(room).expect("a credit"));
+    }
+
+    /// A worker says that it has these programs now, unasked.
+    #[track_caller]
+    pub fn programs(&mut self, worker: &str, programs: &[&str]) {
+        let conn = self.conn(worker);
+        let said = ProgramsSaid::Are(Programs::new(programs));
+        self.tell(Event::Programs { conn, said, answers: false });
+    }
+
+    /// A worker answers which programs it has.
+    #[track_caller]
+    pub fn programs_answer(&mut self, worker: &str, said: ProgramsSaid) {
+        let conn = self.conn(worker);
+        self.tell(Event::Programs { conn, said, answers: true });
+    }
+
+    /// A worker hands a job back for want of its program, as the leader reports that.
+    #[track_caller]
+    pub fn refuses_program(&mut self, worker: &str, number: u32, why: &str) {
+        let (conn, why) = (self.conn(worker), why.into());
+        self.tell(Event::ProgramRefused { conn, job: id(number), why });
+        self.outcome(worker, number, Outcome::Lacks(Lack::Program));
+    }
+
+    /// One that says which programs it has, too, or lists none.
+    #[track_caller]
+    pub fn hello_listing(
+        &mut self,
+        name: &str,
+        class: WorkerClass,
+        subject: &str,
+        parallel_max: Option<u32>,
         (transfers, datasets, reads): (bool, bool, PayloadKind),
+        programs: Option<Programs>,
     ) {
         let conn = self.open(name);
         let patterns =
@@ -370,6 +418,7 @@ impl Rig {
             transfers,
             datasets,
             reads,
+            programs,
         }));
     }
 
@@ -608,6 +657,9 @@ impl Rig {
                     Waiting::NoReader { key, workers, kind } => {
                         format!("{workers} for {key} without {}", kind.text())
                     }
+                    Waiting::NoProgram { key, exec, workers, like } => {
+                        format!("{workers} for {key} without {exec}, but {}", like.join(" "))
+                    }
                 };
                 format!("{}: waiting {} {why}", at(conn), self.name(*job))
             }
@@ -641,6 +693,7 @@ impl Rig {
                     Refusal::NoReader { key, workers, kind } => {
                         format!("{workers} for {key} without {}", kind.text())
                     }
+                    Refusal::NoProgram(why) => why.to_string(),
                     Refusal::Draining => "draining".to_owned(),
                 };
                 format!("{}: refused {} {why}", at(conn), self.name(*job))
@@ -667,6 +720,7 @@ impl Rig {
             Action::AskAgent { agent, cache } => {
                 format!("{}: ask for {cache}", worker_name(*agent))
             }
+            Action::AskPrograms { conn } => format!("{}: which programs?", at(conn)),
             Action::StageInputs { job } => format!("stage {}", self.name(*job)),
             Action::Close { conn, why } => format!("{}: close, {why}", at(conn)),
         }

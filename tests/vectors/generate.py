@@ -37,7 +37,7 @@ CODES = {
     "RequestVote": 24, "VoteResp": 25, "InstallSnapshot": 26, "InstallSnapResp": 27, "Welcome": 30, "Open": 31,
     "Grant": 32, "Chunk": 33, "Done": 34, "Verdict": 35, "Abort": 36, "Void": 37, "Piece": 38, "Submitted": 40, "Refused": 41,
     "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
-    "Received": 47, "Keepalive": 48, "Put": 50, "Lack": 51, "Spread": 52,
+    "Received": 47, "Keepalive": 48, "Programs": 49, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
     "Follow": 62, "Output": 63,
 }
@@ -383,6 +383,15 @@ good("settled", "WX11", "The worker may drop what it kept of the job.", "F2", "S
      message={"run": 1})
 good("received", "", "The client has the result.", "F2", "Received", msg=JOB, payload=u8(1) + u32(1), message={"run": 1})
 good("keepalive", "C06", "A sign of life: the version alone.", "F2", "Keepalive", payload=u8(1), message={})
+good("programs of a worker", "C20", "All that it has, unasked.", "F2", "Programs",
+     payload=u8(1) + u8(2) + u16(2) + text("calcA") + text("render.exe"),
+     message={"say": "Are", "names": ["calcA", "render.exe"]})
+good("programs are asked for", "C20", "The leader wants to know.", "F2", "Programs", msg=OTHER_JOB,
+     payload=u8(1) + u8(1) + u16(0), message={"say": "Look", "names": []})
+good("programs are the same", "C20", "An answer: nothing changed.", "F2", "Programs", corr=OTHER_JOB,
+     payload=u8(1) + u8(3) + u16(0), message={"say": "Same", "names": []})
+good("programs are not listed", "C20", "There are too many.", "F2", "Programs", payload=u8(1) + u8(4) + u16(0),
+     message={"say": "Unlisted", "names": []})
 good("ask", "", "The verb is the subject, the arguments are JSON.", "F2", "Ask", msg=OTHER_JOB, subject="dlq.ls",
      payload=u8(1) + b'{"limit":100}', message={"json": '{"limit":100}'})
 good("answer", "", "The last part.", "F2", "Answer", corr=OTHER_JOB, subject="dlq.ls",
@@ -742,6 +751,13 @@ bad_message("welcome with too many limits", "", "", "Welcome",
             u8(1) + LEADER.bytes_le + text("x") + u64(0) + u16(257) + bytes(2570), "Over", "limits", 257, 256)
 bad_message("heartbeat with more jobs than are there", "", "A hostile count costs nothing.", "Heartbeat",
             u8(1) + u16(0) + u32(0) + u16(16_384) + bytes(24), "Short", "jobs", 16_384 * 24, 24)
+bad_message("programs with more names than are there", "", "A hostile count costs nothing.", "Programs",
+            u8(1) + u8(2) + u16(1_000) + text("calcA"), "Short", "names", 2_000, 7)
+bad_message("programs with more names than a list may have", "", "", "Programs", u8(1) + u8(2) + u16(1_001), "Over",
+            "names", 1_001, 1_000)
+bad_message("programs that say something unknown", "", "", "Programs", u8(1) + u8(5) + u16(0), "Value", "say", 5)
+bad_message("programs with a name that is no UTF-8", "", "", "Programs", u8(1) + u8(2) + u16(1) + u16(2) + b"\xff\xfe",
+            "NotUtf8", "names", 0)
 bad_message("submitted with an unknown standing", "", "", "Submitted", u8(1) + u8(4) + u32(1) + u32(0), "Value",
             "standing", 4)
 bad_message("progress with an unknown stage", "", "", "Progress", u8(1) + u32(1) + u32(1) + u8(0) + u64(0) + u64(0),

@@ -4,7 +4,7 @@
 use super::layout::{byte_enum, message, put_count};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::kind::Kind;
-use crate::limits::HEARTBEAT_JOBS_MAX;
+use crate::limits::{HEARTBEAT_JOBS_MAX, PROGRAMS_LISTED_MAX};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -214,5 +214,55 @@ impl Body for Keepalive {
 
     fn get_fields(_: &mut Reader<'_>) -> Result<Self, MessageError> {
         Ok(Keepalive {})
+    }
+}
+
+byte_enum! {
+    /// What is said of programs.
+    ProgramsSay, "what is said of programs is 1 look, 2 are, 3 same, 4 unlisted", {
+        /// From the leader: the worker is to look which it has, and to answer.
+        Look = 1,
+        /// From the worker: these, and no others. Some are other than before.
+        Are = 2,
+        /// From the worker: nothing changed since it said so last.
+        Same = 3,
+        /// From the worker: it does not list them.
+        Unlisted = 4,
+    }
+}
+
+/// The names of programs, at most [`PROGRAMS_LISTED_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramList(Vec<Name>);
+
+impl ProgramList {
+    /// The first [`PROGRAMS_LISTED_MAX`] of these.
+    pub fn new(mut names: Vec<Name>) -> Self {
+        names.truncate(PROGRAMS_LISTED_MAX);
+        ProgramList(names)
+    }
+
+    pub fn as_slice(&self) -> &[Name] {
+        &self.0
+    }
+}
+
+impl Field for ProgramList {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.0.len(), out);
+        self.0.iter().for_each(|name| name.put(out));
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        let name = |reader: &mut Reader<'_>| reader.field::<Name>(field);
+        reader.list(field, PROGRAMS_LISTED_MAX, size_of::<u16>(), name).map(ProgramList)
+    }
+}
+
+message! {
+    /// Which programs a worker has. From the leader, which wants to know it, MsgId is the
+    /// question's id; the worker's answer has that in CorrId, and what it says unasked has none.
+    Programs {
+        say: ProgramsSay,
+        names: ProgramList,
     }
 }

@@ -19,8 +19,8 @@ pub use dataset::{
 };
 pub use follow::{Follow, FollowFlags, OUTPUT_HEAD_BYTES, Output, OutputSays, Stream};
 pub use job::{
-    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage,
-    Standing, Start, Submitted, parse_credit,
+    Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, ProgramList, Programs, ProgramsSay, Progress,
+    Received, Refused, Settled, Stage, Standing, Start, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
@@ -65,6 +65,6 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Received, Keepalive, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect, Follow;
+    Received, Keepalive, Programs, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect, Follow;
     Ask, Answer, Piece, Output
 }

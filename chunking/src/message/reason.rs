@@ -62,6 +62,8 @@ reasons! {
     IO = 18, "io";
     /// The receiver cannot use the directory that it works in.
     NO_DIRECTORY = 19, "no-directory";
+    /// No connected worker has the job's program.
+    NO_PROGRAM = 20, "no-program";
 }
 
 impl fmt::Display for Reason {

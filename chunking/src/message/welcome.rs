@@ -50,6 +50,8 @@ features! {
     PIECES = 14, "pieces";
     /// Follow and Output: what a job prints, while it runs.
     FOLLOW = 15, "follow";
+    /// Programs, and results that hand a job back for want of its program.
+    PROGRAMS = 16, "programs";
 }
 
 impl Features {

@@ -55,6 +55,7 @@ fn why() -> impl Strategy<Value = AttemptEnd> {
         AttemptEnd::InputsBad,
         AttemptEnd::NoDirectory,
         AttemptEnd::Stopped,
+        AttemptEnd::NoProgram,
     ])
 }
 

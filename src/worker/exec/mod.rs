@@ -11,13 +11,14 @@ mod environment;
 pub(super) mod inputs;
 mod launch;
 mod process;
+mod programs;
 
 pub use environment::{PASSED, PassError, check_passed};
 pub use launch::{LAUNCH, launch};
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -25,16 +26,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunking::message::{Purpose, Stage};
-use thiserror::Error;
 use tokio::task::JoinError;
 
 use self::archive::{Packed, Packing, pack};
 use self::capture::Keep;
 use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Start};
+use self::programs::{find_program, is_of_program};
 use super::cache::{KeptDatasets, LinkMode};
 use super::directory::{OpenDirectory, outputs_beside};
-use super::handler::{Content, Handler, Job, JobContext};
+use super::handler::{Content, Handler, Job, JobContext, ProgramListing};
 use super::limits::{
     ARCHIVE_BYTES_MAX, ARCHIVE_FILES_MAX, ARCHIVE_INLINE_BYTES_MAX, OUTPUT_BYTES_MAX,
     STDERR_BYTES_MAX, STDOUT_BYTES_MAX,
@@ -42,7 +43,6 @@ use super::limits::{
 use super::removal::remove_all;
 use super::result_encoding::append_note;
 use super::work_dir::is_unusable;
-use crate::core::names::{NameError, SafeName};
 use crate::model::{InputFile, JobResult, JobStatus};
 use crate::transfer::is_full;
 
@@ -97,19 +97,6 @@ pub struct Exec {
     config: Arc<ExecConfig>,
 }
 
-/// Why a job's program cannot be run. Its text becomes the result's Stderr (WX05).
-#[derive(Debug, Error)]
-enum ProgramError {
-    #[error(transparent)]
-    Name(#[from] NameError),
-    #[error("Executable not found: {} (nor {}): put it there, or submit under another ExecName", exe.display(), plain.display())]
-    NotFound { exe: PathBuf, plain: PathBuf },
-    #[error("Executable is not executable: {} has mode {mode:03o}: chmod +x it", path.display())]
-    NotExecutable { path: PathBuf, mode: u32 },
-    #[error("cannot look at the executable {}: {source}", path.display())]
-    Look { path: PathBuf, source: io::Error },
-}
-
 impl Exec {
     /// A handler for the programs of a directory.
     pub fn new(config: ExecConfig) -> Self {
@@ -132,6 +119,7 @@ impl Exec {
         };
         let program = match find_program(&self.config.exe_dir, &request.exec_name) {
             Ok(program) => program,
+            Err(error) if error.is_of_worker() => return job.no_program(error.to_string()),
             Err(error) => return job.failed(error.to_string()),
         };
         let directory = match context.open_directory().await {
@@ -182,7 +170,8 @@ impl Exec {
         let mut result = match ended {
             Ok(ended) => result_of(job, &ended, context),
             Err(error) => {
-                return job.failed(format!("Process error: {}: {error}", program.display()));
+                let why = format!("Process error: {}: {error}", program.display());
+                return not_begun(job, of_start(&error, &directory), why);
             }
         };
         // Nobody waits for the files of a job that was told to stop.
@@ -265,6 +254,16 @@ impl Handler for Exec {
         };
         self.run_request(&job, inputs, &context).await
     }
+
+    fn programs(&self) -> Option<ProgramListing> {
+        Some(programs::list(&self.config.exe_dir))
+    }
+
+    fn lacks_program(&self, job: &Job) -> Option<String> {
+        let request = job.request.as_ref().ok()?;
+        let error = find_program(&self.config.exe_dir, &request.exec_name).err()?;
+        error.is_of_worker().then(|| error.to_string())
+    }
 }
 
 /// Whose doing it is that a job did not begin.
@@ -275,6 +274,8 @@ enum Fault {
     Room,
     /// This worker cannot use its work directory.
     Directory,
+    /// This worker cannot start its program.
+    Program,
     /// This worker had inputs of it, and does not have them as they were: they come again, here or
     /// elsewhere.
     Inputs,
@@ -305,12 +306,22 @@ fn of_inputs(error: &InputError, directory: &OpenDirectory) -> Fault {
     if is_of_dataset { Fault::Inputs } else { Fault::Job }
 }
 
+/// A program could not be started.
+fn of_start(error: &io::Error, directory: &OpenDirectory) -> Fault {
+    match () {
+        () if directory.is_gone() => Fault::Directory,
+        () if is_of_program(error) => Fault::Program,
+        () => Fault::Job,
+    }
+}
+
 /// The answer for a job that did not begin: where the worker is to blame, another may have it.
 fn not_begun(job: &Job, fault: Fault, why: String) -> JobResult {
     match fault {
         Fault::Job => job.failed(why),
         Fault::Room => job.no_room(why),
         Fault::Directory => job.no_directory(why),
+        Fault::Program => job.no_program(why),
         Fault::Inputs => {
             tracing::warn!(job = %job.id, "the job is handed back: {why}");
             job.handed_back(why)
@@ -340,32 +351,6 @@ impl Temporary {
         // It stays if there are large parts in it.
         self.0.parent().map(fs::remove_dir);
     }
-}
-
-/// `NAME.exe`, then `NAME` (C20).
-fn find_program(exe_dir: &Path, exec_name: &str) -> Result<PathBuf, ProgramError> {
-    let name = SafeName::parse_program(exec_name)?;
-    let (exe, plain) = (exe_dir.join(format!("{}.exe", name.file())), exe_dir.join(name.file()));
-    for path in [&exe, &plain] {
-        match fs::metadata(path) {
-            Ok(found) if found.is_file() => {
-                let mode = found.permissions().mode() & 0o777;
-                return match mode & 0o111 {
-                    0 => Err(ProgramError::NotExecutable { path: path.clone(), mode }),
-                    _ => Ok(path.clone()),
-                };
-            }
-            Ok(_) => {}
-            Err(error) if is_missing(&error) => {}
-            Err(source) => return Err(ProgramError::Look { path: path.clone(), source }),
-        }
-    }
-    Err(ProgramError::NotFound { exe, plain })
-}
-
-/// A name of 255 bytes is sound, and too long only with `.exe` behind it.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename)
 }
 
 /// A result has all the parts that programs give, so this cannot be refused.

@@ -47,6 +47,7 @@ impl<H: Handler> Session<H> {
         self.on_leader(features);
         // The first heartbeat says what is still held, and goes out before the results that follow.
         self.heartbeat_due = features.has(Features::LEASES).then(Instant::now);
+        self.announce_programs();
         self.table.on_leader(features);
         if let Some(cache) = &mut self.cache {
             cache.on_leader(features.has(Features::DATASETS), &mut self.exchange);
