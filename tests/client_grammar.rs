@@ -48,18 +48,14 @@ async fn serve(leader: &FakeLeader) -> Never {
     loop {
         let mut peer = leader.welcome().await;
         while let Some(frame) = peer.poll().await {
-            match frame.kind() {
-                Kind::Ask => {
-                    let answer = answer_to(&frame.subject);
-                    peer.answer(&frame, AnswerStatus::Whole, &answer).await;
-                }
-                Kind::SubmitJob => {
-                    let request = frame.request();
-                    let mut result = ok(&request, "forty-two\n");
-                    result.exit_code = Some(0);
-                    peer.result(&result).await;
-                }
-                _ => {}
+            if frame.kind() == Kind::Ask {
+                let answer = answer_to(&frame.subject);
+                peer.answer(&frame, AnswerStatus::Whole, &answer).await;
+            } else if frame.kind() == Kind::SubmitJob {
+                let request = frame.request();
+                let mut result = ok(&request, "forty-two\n");
+                result.exit_code = Some(0);
+                peer.result(&result).await;
             }
         }
     }

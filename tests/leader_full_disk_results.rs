@@ -142,7 +142,7 @@ fn a_result_that_somebody_fetched_makes_room_and_one_that_nobody_has_does_not() 
     fetch(&leader, waiting[0], &files);
     fetch(&leader, done[1], &files);
     let (code, ..) = heft(&["result", "get", &leader.addr(), done[0]]);
-    assert_eq!(code, Some(1), "what was fetched has made room");
+    assert_eq!(code, Some(5), "what was fetched has made room");
 }
 
 #[test]

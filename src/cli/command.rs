@@ -146,7 +146,7 @@ pub fn run() -> ExitCode {
         if quiet {
             cli::be_quiet();
         }
-        cli::log::log_to_stderr(said, usual);
+        cli::log::log_as(said, usual);
         cli::outlive_file_limit();
         line.hint();
     }

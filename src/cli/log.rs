@@ -20,9 +20,14 @@ const TEXT_CHARS_MAX: usize = 2_000;
 /// Characters of one value beside the text.
 const VALUE_CHARS_MAX: usize = 300;
 
+/// Sends log lines to standard error, as `HEFT_LOG` says; without it `usual` counts.
+pub fn log_to_stderr(usual: LevelFilter) {
+    log_as(None, usual);
+}
+
 /// Sends log lines to standard error. What the command line says (`-q`, `-v`) goes before
 /// `HEFT_LOG`, which is `error`, `warn`, `info`, `debug` or `trace`; without both `usual` counts.
-pub(super) fn log_to_stderr(said: Option<LevelFilter>, usual: LevelFilter) {
+pub(super) fn log_as(said: Option<LevelFilter>, usual: LevelFilter) {
     let asked = std::env::var("HEFT_LOG").ok().filter(|_| said.is_none());
     let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
     let subscriber = tracing_subscriber::fmt()

@@ -43,6 +43,7 @@ mod unpack;
 pub mod worker;
 pub mod workers;
 
+pub use log::log_to_stderr;
 pub(crate) use output::{Output, Rows};
 pub(crate) use print::{Unwritten, print, print_json, print_to};
 pub(crate) use reach::{Connect, Reach};

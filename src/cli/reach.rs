@@ -4,6 +4,7 @@
 //! known from where, so that an error can say what to change, and a hint prints a command that works
 //! when it is pasted.
 
+use std::env::VarError;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -133,12 +134,11 @@ impl Reach {
 
     /// The leaders that the command line, the environment and the contexts name. Nobody is asked.
     pub(crate) fn leaders(&self) -> Result<Leaders, Usage> {
-        let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let wishes = Wishes {
             leader: self.leader.clone(),
             context: self.context.clone(),
-            leader_variable: variable(LEADER_VARIABLE),
-            context_variable: variable(CONTEXT_VARIABLE),
+            leader_variable: variable(LEADER_VARIABLE)?,
+            context_variable: variable(CONTEXT_VARIABLE)?,
         };
         resolve(wishes, Contexts::read)
     }
@@ -162,6 +162,15 @@ impl Reach {
             super::note(&format!("using the leader {address}: those before it cannot be reached"));
         }
         Ok(Leader { address, is_usual: leaders.is_usual && at == 0, from: leaders.from.clone() })
+    }
+}
+
+/// A variable of the environment; an empty one says nothing.
+fn variable(name: &str) -> Result<Option<String>, Usage> {
+    match std::env::var(name) {
+        Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Usage(format!("{name} is not UTF-8"))),
     }
 }
 

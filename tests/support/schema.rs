@@ -64,10 +64,9 @@ pub fn faults(schema: &Value, value: &Value) -> Vec<String> {
 fn look(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
     let here = if at.is_empty() { "the whole" } else { at };
     if let Some(types) = schema.get("type") {
-        let types: Vec<&str> = match types {
-            Value::Array(types) => types.iter().map(|name| name.as_str().unwrap()).collect(),
-            name => vec![name.as_str().unwrap()],
-        };
+        let one = std::slice::from_ref(types);
+        let types = types.as_array().map_or(one, Vec::as_slice);
+        let types: Vec<&str> = types.iter().map(|name| name.as_str().unwrap()).collect();
         if !types.iter().any(|name| is_of(name, value)) {
             return faults.push(format!("{here} is {value}, not {types:?}"));
         }

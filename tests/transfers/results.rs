@@ -92,5 +92,5 @@ fn parts_of_a_result_go_with_it_when_its_time_is_over() {
     assert_eq!(submit.finish().0, Some(0));
     world.assert_idle(0);
     let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
-    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(code, Some(5), "{err}");
 }
