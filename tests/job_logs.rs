@@ -489,6 +489,7 @@ fn a_cancelled_job_says_so_behind_what_it_printed() {
     let mut scene = Scene::new(&[]);
     let _worker = scene.worker(&[]);
     let job = scene.submit("lines", &["2", "0"]);
+    scene.begins();
     let mut logs = scene.logs(job, &["-f"]);
     scene.gate.go(1);
     logs.wait_for("out 1");
