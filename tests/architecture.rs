@@ -21,9 +21,10 @@ const INSIDE: [(&str, &str); 5] = [
 
 /// The machines that the leader routes between. Each is changed by its own events alone, so none may
 /// name the leader, the broker, or a file that connects machines.
-const MACHINES: [&str; 9] = [
+const MACHINES: [&str; 10] = [
     "leader::commit_log",
     "leader::datasets",
+    "leader::follows",
     "leader::large_frames",
     "leader::pacing",
     "leader::payloads",
@@ -32,7 +33,7 @@ const MACHINES: [&str; 9] = [
     "leader::staging",
     "leader::unread",
 ];
-const NOT_FOR_MACHINES: [&str; 14] = [
+const NOT_FOR_MACHINES: [&str; 15] = [
     "core::Broker",
     "core::broker",
     "leader::Leader",
@@ -41,6 +42,7 @@ const NOT_FOR_MACHINES: [&str; 14] = [
     "leader::classic_wiring",
     "leader::datasets_wiring",
     "leader::deliver",
+    "leader::following",
     "leader::hello",
     "leader::peers",
     "leader::recover",

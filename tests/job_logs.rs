@@ -275,9 +275,12 @@ fn a_follow_rides_out_a_leader_that_is_killed_and_started_again() {
         scene.leader = Leader::start_on(port, &["--data", data.text()]);
         logs.wait_for(&format!("out {number}"));
     }
+    // What it prints last, and how it ends, has to come from its result.
+    scene.leader.proc.kill();
     scene.gate.go(4);
-    logs.wait_for("out 4");
     scene.gate.go("end");
+    logs.wait_for_error("heft: no connection to ");
+    scene.leader = Leader::start_on(port, &["--data", data.text()]);
     let (code, printed, errors) = logs.finish();
     assert_eq!((code, printed), (Some(0), lines("out", 4)), "{errors}");
     let printed: Vec<&str> = errors.lines().filter(|line| line.starts_with("err")).collect();
@@ -401,7 +404,11 @@ fn much_output_takes_no_more_memory_anywhere_than_little() {
     let (leader, worker) = (scene.leader.proc.pid(), worker.proc.pid());
     let before = [leader, worker].map(|pid| resident(pid, "VmRSS"));
     let logs = IntoFile::start(&scene, job);
-    eventually("all of it comes while the program runs", || logs.bytes() == bytes);
+    let mut came = 0;
+    while came < bytes {
+        eventually("more comes while the program runs", || logs.bytes() > came);
+        came = logs.bytes();
+    }
     assert!(scene.gate.has("printed"));
     assert_eq!(scene.status_of(job), "", "it has not ended");
     let taken = [leader, worker].map(|pid| resident(pid, "VmHWM"));
@@ -489,6 +496,7 @@ fn a_cancelled_job_says_so_behind_what_it_printed() {
     let mut scene = Scene::new(&[]);
     let _worker = scene.worker(&[]);
     let job = scene.submit("lines", &["2", "0"]);
+    scene.begins();
     let mut logs = scene.logs(job, &["-f"]);
     scene.gate.go(1);
     logs.wait_for("out 1");

@@ -2,6 +2,7 @@
 //! test's choice: what passes, what is dropped, and what clients hear where there is none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::wildcard_enum_match_arm)]
 
 #[path = "support/procs.rs"]
 mod procs;

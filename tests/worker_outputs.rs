@@ -2,6 +2,7 @@
 //! connections, results that overtake it, and handlers that show none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::wildcard_enum_match_arm)]
 
 #[path = "support/fake_leader.rs"]
 mod fake_leader;

@@ -165,7 +165,7 @@ fn reserved_for(code: u8) -> &'static str {
         30..=39 => "; 30-39 belong to transfers: the peer may be newer than this build",
         40..=49 => "; 40-49 belong to job control: the peer may be newer than this build",
         50..=59 => "; 50-59 belong to datasets: the peer may be newer than this build",
-        60..=69 => "; 60-69 belong to questions: the peer may be newer than this build",
+        60..=69 => "; 60-69 belong to questions and output: the peer may be newer than this build",
         _ => "",
     }
 }

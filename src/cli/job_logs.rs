@@ -69,6 +69,7 @@ pub(super) async fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
         logs.finish(&leader, &client).await?;
     }
     client.close().await;
+    logs.outputs.iter().filter(|log| log.gaps > 1).for_each(say_lost);
     let is_complete = logs.is_complete && logs.outputs.iter().all(Log::is_complete);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
@@ -93,8 +94,9 @@ struct Log {
     began: u32,
     /// What was printed of it here, without gaps.
     printed: Printed,
-    /// Bytes that are nowhere.
+    /// Bytes that are nowhere, and in how many places.
     lost: u64,
+    gaps: u32,
     /// Bytes that the program printed, once it has ended.
     total: Option<u64>,
     end: Option<End>,
@@ -143,6 +145,7 @@ impl Logs {
                 began: 0,
                 printed: Printed::default(),
                 lost: 0,
+                gaps: 0,
                 total: None,
                 end: None,
             });
@@ -171,7 +174,8 @@ impl Logs {
                 let is_another = log.began != 0 && log.began != began;
                 (log.attempt, log.began) = (attempt, began);
                 if is_another {
-                    (log.printed, log.lost, log.total) = (Printed::default(), 0, None);
+                    log.printed = Printed::default();
+                    (log.lost, log.gaps, log.total) = (0, 0, None);
                     if self.said_began != began {
                         self.said_began = began;
                         say(&format!(
@@ -192,12 +196,17 @@ impl Logs {
                 .await??;
             }
             FollowEvent::Lost(bytes) => {
+                // One who is too slow for it may miss many pieces: how much that was is said in the
+                // end.
+                if log.lost == 0 {
+                    say(&format!(
+                        "{bytes} bytes of {} are lost here: the job prints more than its worker \
+                         keeps (--output-max)",
+                        log.stream.name()
+                    ));
+                }
                 log.lost = log.lost.saturating_add(bytes);
-                say(&format!(
-                    "{bytes} bytes of {} are lost here: the job prints more than its worker keeps \
-                     (--output-max)",
-                    log.stream.name()
-                ));
+                log.gaps += 1;
             }
             FollowEvent::Ends(total) => log.total = Some(total),
             FollowEvent::Waits(why) => self.say_once(&why),
@@ -348,7 +357,7 @@ fn print_left(
         // What is lost lies behind all that its worker keeps, so nothing is left there.
         Left::Rest if log.lost > 0 => {
             log.lost = log.total.map_or(log.lost, |total| total - log.printed.bytes().min(total));
-            say_lost(log);
+            log.gaps += 1;
             Ok(())
         }
         Left::Rest => match finished.part(log.purpose()).and_then(Part::path) {

@@ -74,10 +74,8 @@ impl Scene {
     async fn next(&mut self) -> FollowEvent {
         let event = self.following.next().await.expect("an event");
         while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::FollowMore { id } => self.follows.more(id, Some(&self.outbox)),
-                other => panic!("{other:?}"),
-            }
+            let Command::FollowMore { id } = command else { panic!("{command:?}") };
+            self.follows.more(id, Some(&self.outbox));
         }
         event
     }

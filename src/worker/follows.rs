@@ -97,6 +97,10 @@ impl Follows {
         Follows { all: HashMap::new(), pieces, piece_bytes }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// The leader wants an output, or says more of that. `shows`: whether this worker's jobs show
     /// any. What is to be answered at once, if something is.
     pub(super) fn on_follow(
@@ -171,9 +175,6 @@ impl Follows {
     /// A job runs as this attempt: those who wait for it get its output. What is to be answered to
     /// those who waited for an earlier one.
     pub(super) fn on_running(&mut self, job: Uuid, running: &Running) -> Vec<OutFrame> {
-        if self.all.is_empty() {
-            return Vec::new();
-        }
         let waiting = self
             .all
             .iter()

@@ -28,6 +28,9 @@ impl<H: Handler> Session<H> {
 
     /// A job runs, or goes on as another attempt.
     pub(super) fn show_output(&mut self, job: Uuid) {
+        if self.follows.is_empty() {
+            return;
+        }
         if let Some(running) = self.running(job) {
             let late = self.follows.on_running(job, &running);
             late.into_iter().for_each(|answer| self.say(answer));
