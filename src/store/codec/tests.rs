@@ -54,6 +54,7 @@ fn why() -> impl Strategy<Value = AttemptEnd> {
         AttemptEnd::DiskFull,
         AttemptEnd::InputsBad,
         AttemptEnd::NoDirectory,
+        AttemptEnd::NoProgram,
     ])
 }
 

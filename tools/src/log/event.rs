@@ -222,6 +222,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
                 | AttemptEnd::InputsStalled
                 | AttemptEnd::DiskFull
                 | AttemptEnd::NoDirectory
+                | AttemptEnd::NoProgram
                 | AttemptEnd::InputsBad,
             ..
         } => "requeue",

@@ -101,6 +101,7 @@ const fn why(why: AttemptEnd) -> &'static str {
         AttemptEnd::DiskFull => "disk_full",
         AttemptEnd::InputsBad => "inputs_bad",
         AttemptEnd::NoDirectory => "no_directory",
+        AttemptEnd::NoProgram => "no_program",
     }
 }
 
