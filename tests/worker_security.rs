@@ -264,6 +264,10 @@ fn worker_in(dir: &TempDir, args: &[&str]) -> Command {
     command.args(["worker", "127.0.0.1", "1"]).args(args);
     for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {
         if !args.contains(&flag) {
+            // One that is named has to be there.
+            if flag == "--exe-dir" {
+                std::fs::create_dir_all(dir.join(name)).unwrap();
+            }
             command.arg(flag).arg(dir.join(name));
         }
     }
@@ -302,6 +306,7 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
             assert!(said.contains(why) && said.contains("--allow-shared-dirs"), "{said}");
             leader = Command::new(env!("CARGO_BIN_EXE_heft"));
         }
+        std::fs::create_dir_all(path).unwrap();
         for flag in ["--work-dir", "--exe-dir"] {
             let (code, said) = started(&mut worker_in(&dir, &[flag, path, "--allow-shared-dirs"]));
             assert_eq!(code, None, "{said}");
@@ -317,14 +322,15 @@ fn directories_that_others_can_change_are_refused_by_worker_and_leader() {
 }
 
 #[test]
-fn a_directory_of_programs_that_is_roots_or_not_there_yet_is_taken() {
+fn a_directory_of_programs_that_is_roots_is_taken_and_one_that_is_not_there_is_not() {
     let dir = TempDir::new();
+    let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", "/usr/bin"]));
+    assert_eq!(code, None, "{said}");
     let missing = dir.join("new/exe");
-    for exe in ["/usr/bin", missing.to_str().unwrap()] {
-        let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", exe]));
-        assert_eq!(code, None, "{exe}: {said}");
-    }
-    assert!(missing.is_dir());
+    let (code, said) = started(&mut worker_in(&dir, &["--exe-dir", missing.to_str().unwrap()]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("create it and put the programs there"), "{said}");
+    assert!(!dir.join("new").exists());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Workers whose program is removed and put back: some list what they have, and some say it only
 //! when they are given a job of it.
 
-use heft::core::event::{Named, Outcome, WorkerClass};
+use heft::core::event::{ClaimedAttempt, Outcome, WorkerClass};
 use heft::core::programs::{Programs, ProgramsSaid};
 use heft::core::record::Lack;
 use heft::core::{Action, Event};
@@ -61,7 +61,7 @@ impl World {
         self.coverage.handed_back += 1;
         self.workers[number].receiving.remove(&job);
         self.say(conn, Event::ProgramRefused { conn, job, why: "not here".into() });
-        let (named, outcome) = (Named::default(), Outcome::Lacks(Lack::Program));
+        let (named, outcome) = (ClaimedAttempt::default(), Outcome::Lacks(Lack::Program));
         self.say(conn, Event::Ack { conn, job, named, outcome });
         self.say(conn, Event::Credit { conn, delta: 1 });
         true

@@ -237,6 +237,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
                 | AttemptEnd::DiskFull
                 | AttemptEnd::NoDirectory
                 | AttemptEnd::Stopped
+                | AttemptEnd::NoProgram
                 | AttemptEnd::InputsBad,
             ..
         } => "requeue",

@@ -102,6 +102,7 @@ const fn why(why: AttemptEnd) -> &'static str {
         AttemptEnd::InputsBad => "inputs_bad",
         AttemptEnd::NoDirectory => "no_directory",
         AttemptEnd::Stopped => "stopped",
+        AttemptEnd::NoProgram => "no_program",
     }
 }
 
