@@ -61,17 +61,12 @@ impl Leader {
 
     /// A record is proposed: when it counts, a job that somebody follows may stand elsewhere.
     pub(super) fn note_followed(&mut self, index: Index, record: &Record) {
-        if !self.follows.is_empty()
-            && let Some(job) = record.job().filter(|job| self.follows.has(*job))
-        {
-            self.follow_changes.push_back((index, job));
-        }
+        self.follows.proposed(index, record.job());
     }
 
     /// All records up to this one count.
     pub(super) fn followed_may_have_changed(&mut self, index: Index) {
-        while self.follow_changes.front().is_some_and(|(at, _)| *at <= index) {
-            let Some((_, job)) = self.follow_changes.pop_front() else { return };
+        while let Some(job) = self.follows.counted(index) {
             let standing = self.standing(job);
             self.follow_event(FollowEvent::Stands { job, standing });
         }

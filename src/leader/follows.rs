@@ -13,7 +13,7 @@ use std::time::Duration;
 use chunking::message::{Follow, FollowFlags, Output, OutputSays, Reason, Stream};
 use uuid::Uuid;
 
-use crate::core::ids::{Attempt, ConnId, JobId, Micros};
+use crate::core::ids::{Attempt, ConnId, Index, JobId, Micros};
 use crate::summed::Summed;
 
 /// Follows of all connections.
@@ -180,17 +180,28 @@ pub(super) struct Follows {
     last_asked: u128,
     faults: u64,
     due: BTreeSet<(Micros, FollowId)>,
+    /// The last record that was proposed, and the last that counts.
+    proposed: Index,
+    counted: Index,
+    /// Jobs that are followed, with the records that may change them.
+    changes: BTreeSet<(Index, JobId)>,
     actions: VecDeque<FollowAction>,
 }
 
 impl Follows {
-    pub(super) fn is_empty(&self) -> bool {
-        self.follows.is_empty()
+    /// A record is proposed. When it counts, its job may stand elsewhere.
+    pub(super) fn proposed(&mut self, index: Index, job: Option<JobId>) {
+        self.proposed = index;
+        if let Some(job) = job.filter(|job| self.of_job.contains_key(job)) {
+            self.changes.insert((index, job));
+        }
     }
 
-    /// Whether somebody follows a job.
-    pub(super) fn has(&self, job: JobId) -> bool {
-        self.of_job.contains_key(&job)
+    /// All records up to this one count: one of the jobs that may stand elsewhere now.
+    pub(super) fn counted(&mut self, up_to: Index) -> Option<JobId> {
+        self.counted = self.counted.max(up_to);
+        self.changes.first().filter(|(index, _)| *index <= up_to)?;
+        self.changes.pop_first().map(|(_, job)| job)
     }
 
     /// Whether a connection has this follow.
@@ -280,6 +291,10 @@ impl Follows {
         };
         self.follows.insert(by, followed);
         self.of_job.entry(job).or_default().insert(by);
+        if self.proposed > self.counted {
+            // What was proposed before anybody followed the job may be about it.
+            self.changes.insert((self.proposed, job));
+        }
         self.stands(now, by, standing);
     }
 
@@ -535,6 +550,7 @@ impl Follows {
             of_job.remove(&by);
             if of_job.is_empty() {
                 self.of_job.remove(&followed.job);
+                self.changes.retain(|(_, job)| *job != followed.job);
             }
         }
     }

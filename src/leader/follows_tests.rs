@@ -302,6 +302,35 @@ fn a_worker_that_comes_back_goes_on_where_it_was_also_as_another_attempt() {
 }
 
 #[test]
+fn jobs_that_are_followed_are_looked_at_when_the_records_about_them_count() {
+    let mut scene = begun();
+    let other = JobId(Uuid::from_u128(8));
+    for (index, job) in [(3, Some(JOB)), (4, Some(other)), (5, Some(JOB)), (6, None)] {
+        scene.follows.proposed(Index(index), job);
+    }
+    assert_eq!(scene.follows.counted(Index(2)), None);
+    assert_eq!(scene.follows.counted(Index(4)), Some(JOB));
+    assert_eq!(scene.follows.counted(Index(4)), None);
+    // What was proposed before somebody followed counts after that.
+    let mut follow = staying();
+    follow.job = other.0;
+    scene.wanted(2, follow.clone(), at(WORKER, 1));
+    assert_eq!(scene.follows.counted(Index(5)), Some(JOB));
+    assert_eq!(scene.follows.counted(Index(5)), None);
+    assert_eq!(scene.follows.counted(Index(6)), Some(other));
+    assert_eq!(scene.follows.counted(Index(6)), None);
+    // Nothing is on its way any more; and nothing is kept for a job that nobody follows.
+    scene.wanted(3, follow.clone(), at(WORKER, 1));
+    assert!(scene.follows.changes.is_empty());
+    scene.follows.proposed(Index(7), Some(other));
+    for id in [2, 3] {
+        let over = Follow { flags: FollowFlags::OVER, ..follow.clone() };
+        scene.handle(FollowEvent::Moved { by: by(id), follow: over });
+    }
+    assert!(scene.follows.changes.is_empty());
+}
+
+#[test]
 fn a_client_that_comes_back_goes_on_where_it_was() {
     let mut scene = Scene::new();
     let again = wish(FollowFlags::STAYS, 3, 500, 500 + 10);

@@ -77,7 +77,7 @@ use uuid::Uuid;
 use crate::conn::{AckBody, Inbound, SessionError};
 use crate::core::action::{Action, Refusal};
 use crate::core::event::Operation;
-use crate::core::ids::{ConnId, Index, JobId, Micros};
+use crate::core::ids::{ConnId, JobId, Micros};
 use crate::core::{Broker, Event};
 use crate::store::blobs::DiskDone;
 use crate::summed::Summed;
@@ -138,8 +138,6 @@ pub struct Leader {
     large_frames: LargeFrames,
     questions: Questions,
     follows: Follows,
-    /// Jobs that are followed, with the records that will have changed them.
-    follow_changes: VecDeque<(Index, JobId)>,
     outputs: VecDeque<Output>,
 }
 
@@ -164,7 +162,6 @@ impl Leader {
             large_frames: LargeFrames::new(config.relay.spool_bytes_max),
             questions: Questions::new(config.relay.durable),
             follows: Follows::default(),
-            follow_changes: VecDeque::new(),
             outputs: VecDeque::new(),
             config,
             make_id,
