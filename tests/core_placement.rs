@@ -371,6 +371,29 @@ fn a_worker_that_does_not_answer_is_waited_for_five_seconds() {
 }
 
 #[test]
+fn nothing_is_kept_of_what_a_worker_never_answered() {
+    let mut rig = rig();
+    rig.worker_with("mute", ALL, 1, &["calcA"]);
+    let before = rig.broker.note_count();
+    for number in 1..=20 {
+        rig.submit_next(of(&format!("typo{number}"), number));
+    }
+    rig.skip();
+    assert!(rig.broker.note_count() > before);
+    rig.pass(SECOND * 5);
+    rig.skip();
+    rig.pass(Duration::ZERO);
+    rig.skip();
+    assert!((1..=20).all(|number| rig.job(number).has_ended()));
+    // Its jobs' submitters, and that it was asked.
+    assert_eq!(rig.broker.note_count(), before + 20 + 1);
+    rig.close("mute");
+    rig.pass(SECOND * 120);
+    rig.skip();
+    assert_eq!(rig.broker.note_count(), before + 20);
+}
+
+#[test]
 fn a_worker_that_connects_again_meanwhile_has_said_it_with_its_hello() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &["calcA"]);

@@ -144,6 +144,10 @@ pub(super) struct Placement {
     met: HashMap<RoutingKey, HashSet<(Rank, Arc<str>)>>,
     met_count: usize,
     missing: BTreeMap<Need, Missing>,
+    /// The same, by when they are judged at the latest.
+    missing_until: BTreeSet<(Micros, Need)>,
+    /// The same, by one of the workers whose answers they wait for.
+    waiting_on: BTreeMap<WorkerId, BTreeSet<Need>>,
     /// Needs to be judged.
     woken: BTreeSet<Need>,
     asks: BTreeMap<WorkerId, Asks>,
@@ -154,13 +158,46 @@ pub(super) struct Placement {
 impl Placement {
     /// How much is kept.
     pub(super) fn len(&self) -> usize {
-        self.refusals.len() + self.missing.len() + self.asks.len() + self.gone.len()
+        self.refusals.len()
+            + self.missing.len()
+            + self.waiting_on.len()
+            + self.asks.len()
+            + self.gone.len()
+    }
+
+    /// No connected worker meets a need.
+    fn miss(&mut self, need: Need, missing: Missing) {
+        self.drop_missing(&need);
+        self.missing_until.insert((missing.until(), need.clone()));
+        self.missing.insert(need, missing);
+    }
+
+    /// A need is met, or there are no jobs of it.
+    fn drop_missing(&mut self, need: &Need) {
+        let Some(missing) = self.missing.remove(need) else { return };
+        self.missing_until.remove(&(missing.until(), need.clone()));
+        let Missing::Asked { answers, .. } = missing else { return };
+        // One that never answers is not to keep what nobody waits for any more.
+        for worker in answers.keys() {
+            if let Some(needs) = self.waiting_on.get_mut(worker) {
+                needs.remove(need);
+                if needs.is_empty() {
+                    self.waiting_on.remove(worker);
+                }
+            }
+        }
+    }
+
+    /// A worker has answered, or will not: who waits for that is judged.
+    fn wake_waiting_on(&mut self, worker: WorkerId) {
+        self.woken.extend(self.waiting_on.remove(&worker).unwrap_or_default());
     }
 
     /// A worker connects: what was known of its programs is void, and it is not waited for.
     pub(super) fn joins(&mut self, worker: WorkerId) {
         self.refusals.clear(worker);
         self.asks.remove(&worker);
+        self.wake_waiting_on(worker);
         let gone_bytes = &mut self.gone_bytes;
         self.gone.retain(|gone| {
             let is_it = gone.worker == worker;
@@ -263,12 +300,7 @@ impl Broker {
             asks.asked += 1;
             self.send_ask(worker);
         }
-        let waits = self.placement.missing.iter().filter(|(_, missing)| match missing {
-            Missing::Asked { answers, .. } => answers.contains_key(&worker),
-            Missing::Waits { .. } => false,
-        });
-        let waits: Vec<Need> = waits.map(|(need, _)| need.clone()).collect();
-        self.placement.woken.extend(waits);
+        self.placement.wake_waiting_on(worker);
     }
 
     fn send_ask(&mut self, worker: WorkerId) {
@@ -294,6 +326,7 @@ impl Broker {
     /// A worker's connection ended.
     pub(super) fn may_come_back(&mut self, id: WorkerId) {
         self.placement.asks.remove(&id);
+        self.placement.wake_waiting_on(id);
         let Some(worker) = self.workers.get(id) else { return };
         if worker.subscriptions().is_empty() || self.config.placement_wait.is_zero() {
             return;
@@ -356,9 +389,12 @@ impl Broker {
         }
         self.due.extend(self.placement.refusals.next_end().map(|end| (end, Due::Placement)));
         let now = self.now;
-        let over = self.placement.missing.iter().filter(|(_, missing)| missing.until() <= now);
-        let over: Vec<Need> = over.map(|(need, _)| need.clone()).collect();
-        self.placement.woken.extend(over);
+        while let Some((until, _)) = self.placement.missing_until.first()
+            && *until <= now
+        {
+            let over = self.placement.missing_until.pop_first();
+            self.placement.woken.extend(over.map(|(_, need)| need));
+        }
         let wait = self.config.placement_wait;
         while self.placement.gone.front().is_some_and(|gone| gone.at.plus(wait) <= now) {
             self.placement.forget_first_gone();
@@ -389,7 +425,7 @@ impl Broker {
             Some(lacking) if !lacking.is_empty() => lacking,
             // A worker has it. Without workers that take the job for the rest, it waits for those.
             met @ (Some(_) | None) => {
-                self.placement.missing.remove(&need);
+                self.placement.drop_missing(&need);
                 if met.is_none() {
                     self.placement.meet(need);
                 }
@@ -397,7 +433,7 @@ impl Broker {
             }
         };
         if !self.any_of(&need) {
-            self.placement.missing.remove(&need);
+            self.placement.drop_missing(&need);
             return;
         }
         if let Some(until) = self.awaited_until(&need) {
@@ -410,7 +446,7 @@ impl Broker {
             let told: Vec<JobId> = told.take(TOLD_AT_ONCE_MAX).collect();
             told.into_iter().for_each(|job| self.waits.look_at(job));
             self.due.insert((until, Due::Placement));
-            self.placement.missing.insert(need, Missing::Waits { until });
+            self.placement.miss(need, Missing::Waits { until });
             return;
         }
         let listed = lacking
@@ -419,10 +455,13 @@ impl Broker {
         let listed: Vec<WorkerId> = listed.copied().collect();
         let through = match self.placement.missing.get(&need) {
             Some(Missing::Asked { through, until, answers }) => {
-                if *until > self.now && listed.iter().any(|worker| self.owes(*worker, answers)) {
+                let through = *through;
+                let owing = listed.iter().find(|worker| self.owes(**worker, answers));
+                if let Some(worker) = owing.filter(|_| *until > self.now) {
+                    self.placement.waiting_on.entry(*worker).or_default().insert(need);
                     return;
                 }
-                *through
+                through
             }
             Some(Missing::Waits { .. }) | None if listed.is_empty() => u64::MAX,
             Some(Missing::Waits { .. }) | None => return self.ask_all(need, &listed),
@@ -438,7 +477,8 @@ impl Broker {
         let mut lacking = Vec::new();
         for worker in matching.iter().filter_map(|worker| self.workers.get(*worker)) {
             let has_agent = self.locality.holdings.agent_of(worker.id).is_some();
-            if !worker.takes(need.rank) && !(need.rank == Rank::ByTransfer && has_agent) {
+            let by_agent = need.rank == Rank::ByTransfer && has_agent;
+            if !worker.takes(need.rank) && !by_agent {
                 continue;
             }
             self.no_program(worker, &need.exec)?;
@@ -469,7 +509,11 @@ impl Broker {
         let answers = workers.iter().map(|worker| (*worker, self.ask(*worker))).collect();
         let (through, until) = (self.state.last_seq(), self.now.plus(PROGRAMS_ASKED_MAX));
         self.due.insert((until, Due::Placement));
-        self.placement.missing.insert(need, Missing::Asked { through, until, answers });
+        let first = workers.first().copied();
+        self.placement.miss(need.clone(), Missing::Asked { through, until, answers });
+        if let Some(worker) = first {
+            self.placement.waiting_on.entry(worker).or_default().insert(need);
+        }
     }
 
     /// Ends the jobs of a need that nobody meets, as far as they were there when the workers were
@@ -488,7 +532,7 @@ impl Broker {
             self.propose(Record::Fail { at: self.now, job, run, why: why.clone() });
         }
         if is_all {
-            self.placement.missing.remove(&need);
+            self.placement.drop_missing(&need);
         }
         if self.any_of(&need) {
             self.placement.woken.insert(need);

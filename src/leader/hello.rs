@@ -11,7 +11,7 @@ use super::peers::Peers;
 use super::{Leader, relay};
 use crate::conn::{Inbound, Session, SessionError};
 use crate::core::ids::{ConnId, WorkerId};
-use crate::core::programs::ProgramsSaid;
+use crate::core::programs::{Programs, ProgramsSaid};
 use crate::core::worker::Hello;
 use crate::core::{Broker, Event};
 
@@ -112,8 +112,9 @@ impl Leader {
 
     /// What the broker is to know of a peer, and what follows if that is a hello.
     pub(super) fn peer_says(&mut self, conn: ConnId, event: Event) {
-        if let Event::WorkerHello(Hello { worker, patterns, class, .. }) = &event {
-            info!(conn = conn.0, %worker, ?class, ?patterns, "a worker joined");
+        if let Event::WorkerHello(Hello { worker, patterns, class, programs, .. }) = &event {
+            let programs = programs.as_ref().map(Programs::len);
+            info!(conn = conn.0, %worker, ?class, ?patterns, ?programs, "a worker joined");
         } else if let Event::ClientHello { client, cap, .. } = &event {
             debug!(conn = conn.0, %client, ?cap, "a client joined");
         }

@@ -413,6 +413,18 @@ mod tests {
     }
 
     #[test]
+    fn a_work_directory_in_which_no_job_directory_can_be_made_is_told_at_the_start() {
+        let root = tempfile::tempdir().unwrap();
+        claim_own(root.path()).unwrap();
+        claim_own(root.path()).unwrap();
+        assert_eq!(fs::read_dir(root.path().join(OWN)).unwrap().count(), 0, "nothing is left");
+        // Nobody can make a directory there, not even root.
+        let error = check_writable(Path::new("/proc/self")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot make job directories in /proc/self: "), "{error}");
+        assert!(error.ends_with("make it writable, or name another work directory"), "{error}");
+    }
+
+    #[test]
     fn only_abandoned_job_directories_are_removed() {
         let work_dir = tempfile::tempdir().unwrap();
         let root = work_dir.path().join(OWN);

@@ -115,7 +115,7 @@ impl<H: Handler> Worker<H> {
         };
         let cache = config.cache.as_ref().map(cache::Opened::open).transpose();
         let cache = cache.map_err(|error| ConfigError::Cache { text: error.to_string() })?;
-        let programs = handler.programs().filter(|_| !config.cache_only);
+        let programs = (!config.cache_only).then(|| handler.programs()).flatten();
         Ok(Worker { config, cache, spool, handler: Arc::new(handler), programs })
     }
 
