@@ -14,8 +14,8 @@ use chunking::message::{
     HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES,
     Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, ProgramList,
     Programs, ProgramsSay, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, Stream, Submitted, Text, Verdict, Void,
-    Welcome,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, StartFlags, Stream, Submitted, Text,
+    Verdict, Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -356,11 +356,10 @@ fn message() -> impl Strategy<Value = Message<'static>> {
                 Message::Refused(Refused { reason, value, limit, hop, text })
             }
         ),
-        any::<[u32; 3]>().prop_map(|[run, attempt, lease_ms]| Message::Start(Start {
-            run,
-            attempt,
-            lease_ms
-        })),
+        (any::<[u32; 3]>(), any::<u16>()).prop_map(|([run, attempt, lease_ms], flags)| {
+            let flags = StartFlags(flags);
+            Message::Start(Start { run, attempt, lease_ms, flags })
+        }),
         (any::<u16>(), any::<u32>(), vec(held_job, 0..30)).prop_map(
             |(cpu_permille, credit, jobs)| {
                 let jobs =
@@ -548,8 +547,10 @@ proptest! {
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
         // JSON, bytes of a chunk and output go to the end of the payload, so nothing can stand behind them;
-        // nor behind a Grant without a part, which has to say so if something follows.
-        let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none());
+        // nor behind a Grant without a part or a Start without flags, which have to say so if
+        // something follows.
+        let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none())
+            || matches!(&message, Message::Start(start) if start.flags.is_none());
         if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece | Kind::Output) && !is_open_ended {
             payload.extend_from_slice(&appended);
             payload[0] = payload[0].max(1);
@@ -565,7 +566,8 @@ proptest! {
         let whole = payload.len();
         payload.truncate(at.index(whole));
         // JSON goes to the end of the payload, so only its front can be missing; of a chunk's or an
-        // output's bytes there is at least one. A Grant may go without its part.
+        // output's bytes there is at least one. A Grant may go without its part, a Start without its
+        // flags.
         let is_output = matches!(&message, Message::Output(output) if output.says == OutputSays::Bytes);
         let front = match kind {
             Kind::Ask => 1,
@@ -576,6 +578,12 @@ proptest! {
         };
         if let Message::Grant(Grant { part: HeldPart(Some(_)), .. }) = &message
             && payload.len() == whole - 13
+        {
+            return Ok(());
+        }
+        if let Message::Start(start) = &message
+            && !start.flags.is_none()
+            && payload.len() == whole - 2
         {
             return Ok(());
         }

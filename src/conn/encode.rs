@@ -6,8 +6,8 @@ use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
     Answer, AnswerStatus, Body, Cancel, Features, Follow, Keepalive, LimitList, Name, ProgramList,
-    Programs, ProgramsSay, Progress, Reason, Refused, Settled, Stage, Standing, Start, Submitted,
-    Text, Welcome,
+    Programs, ProgramsSay, Progress, Reason, Refused, Settled, Stage, Standing, Start, StartFlags,
+    Submitted, Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -133,9 +133,10 @@ impl Session {
         run: Run,
         attempt: Attempt,
         lease: Duration,
+        flags: StartFlags,
     ) -> Option<WireFrame> {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-        let start = Start { run: run.0, attempt: attempt.0, lease_ms };
+        let start = Start { run: run.0, attempt: attempt.0, lease_ms, flags };
         self.ours(Features::LEASES, job.0, Uuid::nil(), &start)
     }
 

@@ -20,7 +20,7 @@ pub use dataset::{
 pub use follow::{Follow, FollowFlags, OUTPUT_HEAD_BYTES, Output, OutputSays, Stream};
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, ProgramList, Programs, ProgramsSay, Progress,
-    Received, Refused, Settled, Stage, Standing, Start, Submitted, parse_credit,
+    Received, Refused, Settled, Stage, Standing, Start, StartFlags, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
