@@ -233,7 +233,7 @@ fn a_worker_that_lists_a_program_again_and_again_and_hands_it_back_is_asked_less
     rig.skip();
     rig.classic("busy", "calcA", 0);
     let mut waited = Duration::ZERO;
-    for attempt in 1..=HISTORY_MAX as u32 + 10 {
+    for attempt in 1..=u32::try_from(HISTORY_MAX).unwrap() + 10 {
         assert!(rig.job(1).is_with(worker_id("liar")), "attempt {attempt}");
         rig.refuses_program("liar", 1, "no");
         rig.skip();

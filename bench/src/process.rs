@@ -112,6 +112,8 @@ impl Actor {
     pub(crate) fn start_worker(leader: u16, dir: &Path, more: &[String]) -> anyhow::Result<Actor> {
         let mut program = this_program()?;
         program.args(["worker", "127.0.0.1", &leader.to_string()]);
+        // A worker makes no directory of programs that is named.
+        std::fs::create_dir_all(dir.join(EXE))?;
         for (flag, name) in [("--cache-dir", CACHE), ("--work-dir", "work"), ("--exe-dir", EXE)] {
             program.arg(flag).arg(dir.join(name));
         }
