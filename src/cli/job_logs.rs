@@ -10,10 +10,11 @@ use uuid::Uuid;
 
 use super::exit::FAILED;
 use super::gaps::gaps;
+use super::last::{JobRef, job_ref};
 use super::printed::{Printed, Rest};
 use super::reach::Leader;
 use super::show::{Show, ended_line, say_end, show_output};
-use super::{Output, Reach, Unwritten, job_id, print_to, say};
+use super::{Output, Reach, Unwritten, print_to, say};
 use crate::client::{
     Client, ClientError, Downloads, Finished, FollowEvent, FollowSpec, Following, Part, Purpose,
     Stream,
@@ -21,8 +22,8 @@ use crate::client::{
 use crate::model::JobResult;
 
 const EXAMPLES: &str = "Examples:
-  heft job logs -l 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff -f
-  heft job logs -l 127.0.0.1:5000 00112233-4455-6677-8899-aabbccddeeff --stderr
+  heft job logs last -f
+  heft job logs 00112233-4455-6677-8899-aabbccddeeff --stderr
 
 Exit codes: 0 all of the output was printed, however the job ended; 1 some of it was not, or cannot be had, 2 invalid
 command line, 3 the leader cannot be reached or is a classic one, 141 the reader of the output left.";
@@ -31,9 +32,9 @@ command line, 3 the leader cannot be reached or is a classic one, 141 the reader
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct LogsArgs {
-    /// Job id.
-    #[arg(value_name = "JOBID", value_parser = job_id)]
-    job: Uuid,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOBID", value_parser = job_ref)]
+    job: JobRef,
     /// Go on until the job has ended, over all of its attempts. Without it, print what is there.
     #[arg(short, long)]
     follow: bool,
@@ -61,7 +62,8 @@ impl LogsArgs {
 pub(super) async fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let leader = args.reach.leader().await?;
     let client = args.reach.asking(&leader).await?;
-    let mut logs = Logs::follow(args, &client).await?;
+    let job = args.job.resolve(leader.address())?;
+    let mut logs = Logs::follow(args, job, &client).await?;
     while let Some((at, event)) = logs.next().await {
         logs.take(at, event).await?;
     }
@@ -134,10 +136,10 @@ struct Logs {
 }
 
 impl Logs {
-    async fn follow(args: &LogsArgs, client: &Client) -> Result<Self, ClientError> {
+    async fn follow(args: &LogsArgs, job: Uuid, client: &Client) -> Result<Self, ClientError> {
         let mut outputs = Vec::new();
         for stream in args.streams() {
-            let spec = FollowSpec { job: args.job, stream: *stream, stays: args.follow };
+            let spec = FollowSpec { job, stream: *stream, stays: args.follow };
             outputs.push(Log {
                 stream: *stream,
                 following: client.follow(spec).await?,
@@ -150,7 +152,7 @@ impl Logs {
                 end: None,
             });
         }
-        let (job, said, said_began, is_complete) = (args.job, String::new(), 0, true);
+        let (said, said_began, is_complete) = (String::new(), 0, true);
         Ok(Logs { job, outputs, said, said_began, is_complete })
     }
 

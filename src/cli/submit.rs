@@ -753,7 +753,7 @@ mod tests {
     #[test]
     fn a_raw_job_takes_no_option_of_transfers_and_their_defaults_do_not_count() {
         let read = |more: &str| {
-            let line = format!("submit h:1 e --raw --file f {more}");
+            let line = format!("submit e --raw --file f {more}");
             Cli::try_parse_from(line.split_whitespace())
         };
         assert!(read("").is_ok_and(|cli| cli.submit.raw));
