@@ -168,6 +168,8 @@ fn m19_a_raw_job_that_nobody_takes_waits_says_for_what_and_outlives_a_restart() 
     expect_waiting(&mut client);
     works(&leader);
     expect_waiting(&mut client);
+    client.send(Kind::SubmitJob, job, Uuid::nil(), "", b"any bytes \xff at all");
+    assert_eq!(client.next().unwrap().kind, Kind::Submitted, "it is known");
     let _minimal = classic_worker(leader.port, &["--generation", "f1"]);
     let result = client.next().unwrap();
     assert_eq!((result.kind, result.msg_id), (Kind::Result, job));

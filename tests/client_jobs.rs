@@ -239,13 +239,11 @@ fn jobs_with_a_tag_are_cancelled_together_and_others_stay() {
     }
     assert_eq!(state(&leader, &other), "queued");
     let again = job(&leader, "cancel", &["--tag", "night"]);
-    assert_eq!(again, "no job with the tag night has yet to end\n");
+    assert_eq!(again, "");
     assert_eq!(job_code(1, &leader, "wait", &["--tag", "night"]).lines().count(), 5);
     let unknown = Uuid::nil().to_string();
     let out = job_code(1, &leader, "cancel", &[&other, &unknown, &tagged[0]]);
-    let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], format!("{other} cancelled; it was queued"));
-    assert!(lines[1].contains("not cancelled: job 0") && lines[2].contains("has ended already"));
+    assert_eq!(out, format!("{other} cancelled; it was queued\n"), "others are said apart");
     assert_eq!(ids(&json(&leader, "ls", &["--state", "queued,running"])), [""; 0]);
 }
 

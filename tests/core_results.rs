@@ -135,11 +135,11 @@ fn results_that_waited_for_their_client_go_out_in_the_order_of_their_jobs_also_a
         rig.skip();
     }
     rig.hold_delivery();
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/2: result j3", "alice/2: result j1", "alice/2: result j2"]);
     let state = rig.broker.state().clone();
     rig.restart(state);
-    rig.client("alice");
+    rig.classic_client_back("alice");
     rig.expect(["alice/3: result j3", "alice/3: result j1", "alice/3: result j2"]);
 }
 

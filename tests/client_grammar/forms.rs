@@ -215,6 +215,7 @@ async fn founding_commands_know_nothing_of_variables_and_contexts() {
 fn a_worker_takes_its_leader_as_a_flag() {
     let leader = procs::Leader::start(&["--durability", "memory"]);
     let dir = procs::TempDir::new();
+    std::fs::create_dir(dir.join("exe")).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
     command.args(["worker", "groupA", "-l", &leader.addr(), "--name", "by-flag"]);
     for (flag, name) in [("--exe-dir", "exe"), ("--work-dir", "jobs"), ("--cache-dir", "cache")] {

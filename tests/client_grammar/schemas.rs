@@ -111,6 +111,9 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     assert_eq!(world.json(0, "result get", &[job])["status"], "OK");
     assert_eq!(world.json(5, "result get", &[super::JOB])["status"], "NOT_FOUND");
     world.json(0, "explain", &[job]);
+    assert_eq!(world.json(0, "job show", &[job])["state"], "done");
+    assert!(!world.json(0, "job ls", &[])["jobs"].as_array().unwrap().is_empty());
+    assert_eq!(world.json(0, "job wait", &[job])["ok"], true);
     let (code, out, err) = heft(&["cancel", job, "-l", &addr, "-o", "json"]);
     let ended = Ended { code: code.unwrap(), out, err, id: None };
     assert_eq!((ended.code, error_of(&ended).0.as_str()), (1, "failed"));
