@@ -144,13 +144,17 @@ fn resident(leader: &Leader, field: &str) -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// Nothing more comes: the leader answers a question first.
+/// The client is back, and submits again what it has no result of.
+fn back(leader: &Leader, name: &str, jobs: impl IntoIterator<Item = Uuid>) -> Raw {
+    let mut client = confirming(leader, name);
+    jobs.into_iter().for_each(|job| submit(&mut client, job));
+    client
+}
+
+/// Nothing more waits for a client: one that only comes back would get it after 2 s.
 fn nothing_more(leader: &Leader, name: &str) {
-    let mut again = confirming(leader, name);
-    again.ask("status", &json!({}));
-    std::thread::sleep(Duration::from_millis(50));
-    again.ask("status", &json!({}));
-    again.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut again = classic(leader, name);
+    again.stream.set_read_timeout(Some(Duration::from_millis(2_500))).unwrap();
     assert!(next_result(&mut again).is_none(), "a result came again");
 }
 
@@ -175,17 +179,9 @@ fn many_small_results_wait_for_a_client_and_each_is_pushed_once() {
     let leader = Leader::start(&["--durability", "memory"]);
     let jobs = scaled(4_000, 60_000);
     hand_in_and_leave(&leader, "away", jobs, 600);
-    let mut client = confirming(&leader, "away");
+    let mut client = classic(&leader, "away");
     std::thread::sleep(Duration::from_millis(500));
-    let mut seen = BTreeSet::new();
-    for _ in 0..jobs {
-        let job =
-            next_result(&mut client).unwrap_or_else(|| panic!("cut off after {}", seen.len()));
-        assert!(seen.insert(job), "{job} came twice");
-        confirm(&mut client, job);
-    }
-    assert_eq!(seen, all(jobs));
-    client.ask("status", &json!({}));
+    assert_eq!(results(&mut client, jobs), all(jobs));
     drop(client);
     nothing_more(&leader, "away");
 }
@@ -194,7 +190,7 @@ fn many_small_results_wait_for_a_client_and_each_is_pushed_once() {
 fn results_that_a_client_did_not_confirm_come_again_and_no_others() {
     let leader = Leader::start(&[]);
     hand_in_and_leave(&leader, "away", 12, 100_000);
-    let mut client = confirming(&leader, "away");
+    let mut client = back(&leader, "away", all(12));
     let first = results(&mut client, 8);
     let confirmed: BTreeSet<Uuid> = first.iter().copied().take(5).collect();
     confirmed.iter().for_each(|job| confirm(&mut client, *job));
@@ -207,9 +203,10 @@ fn results_that_a_client_did_not_confirm_come_again_and_no_others() {
     (0..12).for_each(|job| confirm(&mut other, id(job)));
     other.ask("status", &json!({}));
 
-    let mut client = confirming(&leader, "away");
+    let left: BTreeSet<Uuid> = all(12).difference(&confirmed).copied().collect();
+    let mut client = back(&leader, "away", left.iter().copied());
     let again = results(&mut client, 7);
-    assert_eq!(again, all(12).difference(&confirmed).copied().collect());
+    assert_eq!(again, left);
     again.iter().for_each(|job| confirm(&mut client, *job));
     client.ask("status", &json!({}));
     drop(client);
@@ -221,7 +218,7 @@ fn results_that_a_client_got_on_a_new_connection_do_not_come_again_when_the_old_
     let leader = Leader::start(&[]);
     hand_in_and_leave(&leader, "away", 120, 100_000);
     // Some came, some are on their way, the others wait.
-    let mut old = confirming(&leader, "away");
+    let mut old = back(&leader, "away", all(120));
     results(&mut old, 3);
     let mut new = confirming(&leader, "away");
     (0..120).for_each(|job| submit(&mut new, id(job)));
@@ -255,7 +252,7 @@ fn a_leader_that_is_killed_in_the_middle_goes_on_with_what_was_not_received() {
     let start = |port| Leader::start_on(port, &["--data", data.text()]);
     let mut leader = start(0);
     hand_in_and_leave(&leader, "away", 25, LARGE);
-    let mut client = confirming(&leader, "away");
+    let mut client = back(&leader, "away", all(25));
     let mut times: BTreeMap<Uuid, u32> = BTreeMap::new();
     for _ in 0..6 {
         let job = next_result(&mut client).unwrap();
@@ -268,8 +265,8 @@ fn a_leader_that_is_killed_in_the_middle_goes_on_with_what_was_not_received() {
     // What was on its way may still come; it is not confirmed.
     drop(client);
     let leader = start(leader.port);
-    let mut client = confirming(&leader, "away");
     let mut missing: BTreeSet<Uuid> = all(25).difference(&confirmed).copied().collect();
+    let mut client = back(&leader, "away", missing.iter().copied());
     while !missing.is_empty() {
         let job = next_result(&mut client).expect("it goes on");
         missing.remove(&job);
