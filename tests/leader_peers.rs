@@ -466,7 +466,7 @@ fn operators_see_cancel_requeue_and_purge() {
 }
 
 #[test]
-fn a_result_goes_to_another_connection_of_its_client_or_waits_for_one() {
+fn a_result_waits_for_the_connection_on_which_its_client_submits_the_job_again() {
     let leader = Leader::start(&[]);
     let job = Uuid::from_u128(11);
     let mut first = Raw::client(&leader, "same");
@@ -476,6 +476,9 @@ fn a_result_goes_to_another_connection_of_its_client_or_waits_for_one() {
     let mut worker = classic_worker(leader.port, &["job.assign.*"]);
     worker.event("acked");
     let mut second = Raw::client(&leader, "same");
+    second.ask("status", &json!({}));
+    second.submit(job, "echo", &["kept"]);
+    assert_eq!(second.next().unwrap().kind, Kind::Submitted, "no result came before");
     let result = second.next().unwrap();
     assert_eq!((result.kind, result.msg_id), (Kind::Result, job));
 }
