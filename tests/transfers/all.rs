@@ -251,7 +251,7 @@ fn a_classic_client_gets_the_list_of_all_workers_and_hears_how_to_fetch_the_rest
     let words: Vec<&str> = command.split(' ').collect();
     assert_eq!(&words[..3], ["heft", "result", "get"], "{stderr}");
     let out = world.dir.join("out");
-    let (code, stdout, err) = heft(&[&words[1..5], &["--out", out.to_str().unwrap()]].concat());
+    let (code, stdout, err) = heft(&[&words[1..6], &["--out", out.to_str().unwrap()]].concat());
     assert_eq!(code, Some(0), "{err}");
     assert_all_made(&out, (&stdout, &err), 3, 700_000);
 }
