@@ -18,12 +18,12 @@ use super::exit::Usage;
 const LEADERS_MAX: usize = 32;
 
 /// What is read of the file. Nothing that submit writes is longer.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
+const FILE_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest address that is noted.
 const ADDRESS_BYTES_MAX: usize = 1024;
 
-const _: () = assert!(LEADERS_MAX * (ADDRESS_BYTES_MAX + 64) <= FILE_BYTES_MAX as usize);
+const _: () = assert!(LEADERS_MAX * (ADDRESS_BYTES_MAX + 64) <= FILE_BYTES_MAX);
 
 const WORD: &str = "last";
 
@@ -87,7 +87,7 @@ fn path() -> Result<PathBuf, String> {
 /// skipped.
 fn read(path: &Path) -> io::Result<Vec<(Uuid, String)>> {
     let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    File::open(path)?.take(FILE_BYTES_MAX as u64).read_to_string(&mut text)?;
     let line = |line: &str| {
         let (job, leader) = line.split_once(' ')?;
         Some((job.parse().ok()?, leader.to_owned()))

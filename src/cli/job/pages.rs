@@ -28,7 +28,13 @@ pub(super) fn state(text: &str) -> Result<JobState, String> {
             let known = known.copied().collect::<Vec<_>>().join(", ");
             Err(format!("\"{text}\" is not a state of a job: use {known}"))
         }
-        state => Ok(state),
+        state @ (JobState::Queued
+        | JobState::Gathering
+        | JobState::Running
+        | JobState::Done
+        | JobState::Failed
+        | JobState::Dead
+        | JobState::Cancelled) => Ok(state),
     }
 }
 
@@ -84,16 +90,18 @@ pub(in crate::cli) async fn ids(
 
 /// A leader of before does not know the question: then what is needed is said.
 pub(super) fn newer(leader: &str, error: ClientError) -> anyhow::Error {
-    match &error {
-        ClientError::Answered(text) if text.contains("is not a question this leader knows") => {
-            Unavailable(format!(
-                "the leader at {leader} is an older heft, which cannot list, show or await jobs: \
-                 start the heft of this command there (`heft status` shows its version)"
-            ))
-            .into()
-        }
-        _ => error.into(),
+    let is_older = matches!(
+        &error,
+        ClientError::Answered(text) if text.contains("is not a question this leader knows")
+    );
+    if is_older {
+        return Unavailable(format!(
+            "the leader at {leader} is an older heft, which cannot list, show or await jobs: start \
+             the heft of this command there (`heft status` shows its version)"
+        ))
+        .into();
     }
+    error.into()
 }
 
 #[cfg(test)]

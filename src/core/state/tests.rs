@@ -109,14 +109,11 @@ fn an_attempt_that_somebody_else_ended_is_noted_as_stopped() {
 
 #[test]
 fn a_log_that_names_no_moments_is_read_and_the_times_are_unknown() {
-    let untimed = |record| match record {
-        Record::Assign { job, run, attempt, worker, class, .. } => {
-            Record::Assign { at: None, job, run, attempt, worker, class }
+    let untimed = |mut record| {
+        if let Record::Assign { at, .. } | Record::Requeue { at, .. } = &mut record {
+            *at = None;
         }
-        Record::Requeue { job, run, attempt, why, counts, not_before, .. } => {
-            Record::Requeue { at: None, job, run, attempt, why, counts, not_before }
-        }
-        other => other,
+        record
     };
     let records = [enqueue(1, 1), assign(3, 1, 0), requeue(5, 1), assign(6, 2, 1)];
     let state = after(&records.map(untimed));
