@@ -134,6 +134,9 @@ fn c08_where_there_are_only_classic_workers_such_a_job_waits_and_says_for_what_a
     expect_waiting(&mut client, clash);
     assert_eq!(classic.event("assigned")["job_id"], flat.to_string());
     assert_eq!(classic.event("assigned")["job_id"], bad.to_string());
+    // As a client does that has lost its connection.
+    submit(&mut client, plain, NAMES, "");
+    submit(&mut client, clash, ["x/a.bin", "y/A.bin"], r#","Flatten":true"#);
     let _heft = Worker::start(leader.port, &[("echo", FIND)], &[]);
     for _ in 0..2 {
         let result = client.next().unwrap();
