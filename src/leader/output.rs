@@ -68,8 +68,8 @@ pub enum Output {
     Posted { conn: ConnId, frame: WireFrame },
     /// Send a chunk; then [`Leader::chunks_sent`].
     Chunk { conn: ConnId, chunk: WireChunk },
-    /// Send the head of a chunk whose bytes follow as they come (see [`ChunkPlace::through`]); then
-    /// [`Leader::chunks_sent`].
+    /// Send the head of a chunk whose bytes follow as they come (see
+    /// [`ChunkPlace::splice_to`]); then [`Leader::chunks_sent`].
     Splice { conn: ConnId, head: Bytes },
     /// A connection is slow, and others need the buffers that wait for it: it releases them. Then
     /// [`Leader::line_lags`].
