@@ -91,7 +91,7 @@ pub struct JobShown {
     pub why: Option<String>,
     /// Whether its client has the result.
     pub delivered: bool,
-    /// Whether `job.retry` can run it again from what the leader has.
+    /// Whether another run could be made from what the leader has.
     pub can_retry: bool,
     /// What its request says, as long as the leader has it.
     pub request: Option<RequestShown>,
