@@ -27,8 +27,8 @@
 //! `watch_progress`. The leader is a process of its own: `heft leader 5000`.
 //!
 //! Everything else is internal and may change at any time. It is hidden here, and public only for
-//! the tests, the bench and the tools of this workspace; `docs/architecture.md` describes it. Ids such
-//! as C07 or W18 in comments and names of tests are rows of `docs/spec.md`. The
+//! the tests, the bench and the tools of this workspace; `docs/architecture.md` describes it. Ids
+//! such as C07 or W18 in comments and names of tests are rows of `docs/spec.md`. The
 //! client and what it needs build for any system; the leader, the worker and the commands need
 //! Linux.
 

@@ -19,8 +19,8 @@ const INSIDE: [(&str, &str); 5] = [
     ("leader::relay", "leader::datasets"),
 ];
 
-/// The machines that the leader routes between. Each is changed by its own events alone, so none may
-/// name the leader, the broker, or a file that connects machines.
+/// The machines that the leader routes between. Each is changed by its own events alone, so none
+/// may name the leader, the broker, or a file that connects machines.
 const MACHINES: [&str; 10] = [
     "leader::commit_log",
     "leader::datasets",

@@ -546,9 +546,9 @@ proptest! {
         message.encode(&mut payload);
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
-        // JSON, bytes of a chunk and output go to the end of the payload, so nothing can stand behind them;
-        // nor behind a Grant without a part or a Start without flags, which have to say so if
-        // something follows.
+        // JSON, bytes of a chunk and output go to the end of the payload, so nothing can stand
+        // behind them; nor behind a Grant without a part or a Start without flags, which have to
+        // say so if something follows.
         let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none())
             || matches!(&message, Message::Start(start) if start.flags.is_none());
         if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece | Kind::Output) && !is_open_ended {
@@ -566,8 +566,8 @@ proptest! {
         let whole = payload.len();
         payload.truncate(at.index(whole));
         // JSON goes to the end of the payload, so only its front can be missing; of a chunk's or an
-        // output's bytes there is at least one. A Grant may go without its part, a Start without its
-        // flags.
+        // output's bytes there is at least one. A Grant may go without its part, a Start without
+        // its flags.
         let is_output = matches!(&message, Message::Output(output) if output.says == OutputSays::Bytes);
         let front = match kind {
             Kind::Ask => 1,

@@ -1,5 +1,5 @@
-//! Decides from a sample whether compressing a blob's chunks pays off. Which codec a connection has is
-//! decided in the transfers of heft (`transfer/upload.rs`).
+//! Decides from a sample whether compressing a blob's chunks pays off. Which codec a connection has
+//! is decided in the transfers of heft (`transfer/upload.rs`).
 //!
 //! It has no clock: the caller supplies the speed of the wire and the codec. Senders call it once
 //! in a while.

@@ -8,7 +8,8 @@ words! {
 }
 
 words! {
-    /// What a worker is. `stock` is the older name of the class of classic workers; scripts know it.
+    /// What a worker is. `stock` is the older name of the class of classic workers; scripts know
+    /// it.
     WorkerClass { Heft = "heft", Classic = "stock", Minimal = "minimal", }
 }
 

@@ -1,6 +1,6 @@
 //! The words of a command line before `clap` reads them. Verbs stand before arguments, and the
-//! leader is a flag; before that was so, the leader's address was the first word behind the command.
-//! Those lines still mean what they meant: an address in the old place becomes the flag.
+//! leader is a flag; before that was so, the leader's address was the first word behind the
+//! command. Those lines still mean what they meant: an address in the old place becomes the flag.
 //!
 //! It also puts `heft worker -l HOST:PORT` into the founding form, `heft worker HOST PORT`.
 
@@ -44,8 +44,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Says that an address stands in the old place: to whoever looks at a terminal, and in the log.
-    /// A script gets no new line.
+    /// Says that an address stands in the old place: to whoever looks at a terminal, and in the
+    /// log. A script gets no new line.
     pub(super) fn hint(&self) {
         let Some(address) = &self.old else { return };
         let hint = format!(

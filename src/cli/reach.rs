@@ -1,8 +1,8 @@
 //! Which leader a command talks to, and how it gets there.
 //!
-//! An address comes from `--leader`, else HEFT_LEADER, else a context, else it is the default. It is
-//! known from where, so that an error can say what to change, and a hint prints a command that works
-//! when it is pasted.
+//! An address comes from `--leader`, else HEFT_LEADER, else a context, else it is the default. It
+//! is known from where, so that an error can say what to change, and a hint prints a command that
+//! works when it is pasted.
 
 use std::env::VarError;
 use std::fmt;

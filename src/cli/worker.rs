@@ -97,8 +97,8 @@ pub struct WorkerArgs {
     /// Maximum concurrent jobs
     #[arg(long, value_name = "N", env = "WORKER_MAX_PAR", default_value_t = PARALLEL_DEFAULT, value_parser = max_par)]
     pub max_par: u32,
-    /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95; 1 for no
-    /// limit
+    /// Processor load above which a free slot is offered up to a second later, 0.10 to 0.95; 1 for
+    /// no limit
     #[arg(long, value_name = "SHARE", env = "WORKER_CPU_CAP", default_value_t = 0.75, value_parser = cpu_cap)]
     pub cpu_cap: f64,
     /// Worker id, a Guid; a worker restarted under the same id returns the results the leader does
@@ -399,9 +399,9 @@ fn make_own(
 }
 
 /// Checks the directory of programs that was given: a worker with a mistyped one would hand every
-/// job back. The default one is made, if it is not there yet (FS01). None is taken where other users
-/// could put programs: those would run with the rights of this worker. Links to it are followed for
-/// each job, so that it can be exchanged by those who may.
+/// job back. The default one is made, if it is not there yet (FS01). None is taken where other
+/// users could put programs: those would run with the rights of this worker. Links to it are
+/// followed for each job, so that it can be exchanged by those who may.
 fn make_programs(path: &Path, is_given: bool, allowed: bool) -> Result<(), Usage> {
     let check = || match allowed {
         true => Ok(()),

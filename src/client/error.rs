@@ -123,7 +123,8 @@ pub enum ClientError {
     /// The leader answered with an error.
     #[error("the leader answers: {0}")]
     Answered(String),
-    /// What was asked about is not at the leader. Older leaders say so in [`Answered`](Self::Answered).
+    /// What was asked about is not at the leader. Older leaders say so in
+    /// [`Answered`](Self::Answered).
     #[error("the leader answers: {0}")]
     NotFound(String),
     /// The leader's answer makes no sense.

@@ -91,8 +91,8 @@ pub enum WaitsFor {
         since: Micros,
         until: Micros,
     },
-    /// A worker that left, or one of the leader's previous run: no connected worker that matches has
-    /// its program.
+    /// A worker that left, or one of the leader's previous run: no connected worker that matches
+    /// has its program.
     Program { until: Micros },
     /// A worker that matches.
     Worker,

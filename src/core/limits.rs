@@ -20,7 +20,8 @@ pub const HISTORY_MAX: usize = 64;
 pub const NO_ROOM_ATTEMPTS_MAX: usize = 16;
 
 /// Workers without its program that a job is handed back by without a pause. Each is avoided from
-/// then on; beyond this number [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) is between them.
+/// then on; beyond this number [`Backoff::NO_ROOM`](super::retry::Backoff::NO_ROOM) is between
+/// them.
 pub const HANDED_BACK_AT_ONCE_MAX: usize = 8;
 
 /// Pairs of client and routing key for which the policy `sticky` remembers a worker. When there are

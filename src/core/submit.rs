@@ -394,8 +394,8 @@ impl Broker {
     }
 
     /// Sends a result to the connection that submitted the job, else to any classic one of the same
-    /// client; else it is kept. It counts as delivered when [`Event::Delivered`](super::Event::Delivered)
-    /// says so.
+    /// client; else it is kept. It counts as delivered when
+    /// [`Event::Delivered`](super::Event::Delivered) says so.
     pub(super) fn deliver(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.has_ended()) else { return };
         let (client, run, seq) = (job.submission.client.clone(), job.run, job.seq);

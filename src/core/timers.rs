@@ -32,8 +32,8 @@ pub(super) enum Due {
     Delay(JobId),
     /// A dataset may be made of a job's inputs after all.
     Stage(JobId),
-    /// A job may have waited long enough for a worker that has its program, or a worker been avoided
-    /// long enough.
+    /// A job may have waited long enough for a worker that has its program, or a worker been
+    /// avoided long enough.
     Placement,
     /// A pass gave out all it may; there may be more.
     NextPass,

@@ -2,9 +2,9 @@
 //! (docs/protocol.md, "Questions").
 //!
 //! A page is taken from the index of jobs in the order in which they came
-//! ([`State::newest`](crate::core::state::State::newest)), from the newest on. A question looks at a
-//! bounded number of jobs, whatever its filters find among them, and says where to go on: so a list
-//! of a million jobs costs the leader no more at a time than a short one.
+//! ([`State::newest`](crate::core::state::State::newest)), from the newest on. A question looks at
+//! a bounded number of jobs, whatever its filters find among them, and says where to go on: so a
+//! list of a million jobs costs the leader no more at a time than a short one.
 
 use std::collections::BTreeSet;
 

@@ -49,9 +49,9 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// The programs that it runs. Its worker tells the leader, which then gives it no job of another
-    /// program. Called on a thread of its own: when the worker is made, about once a second, and
-    /// when the leader asks. `None`, the default, says nothing of programs.
+    /// The programs that it runs. Its worker tells the leader, which then gives it no job of
+    /// another program. Called on a thread of its own: when the worker is made, about once a
+    /// second, and when the leader asks. `None`, the default, says nothing of programs.
     fn programs(&self) -> Option<ProgramListing> {
         None
     }

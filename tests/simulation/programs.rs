@@ -36,7 +36,8 @@ impl World {
         }
     }
 
-    /// Whether a worker is asked for its programs, or is given a job whose program it does not have.
+    /// Whether a worker is asked for its programs, or is given a job whose program it does not
+    /// have.
     pub(crate) fn hears_of_programs(&mut self, number: usize, action: &Action) -> bool {
         let worker = &self.workers[number];
         let conn = worker.conn.unwrap();

@@ -1,5 +1,5 @@
-//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of datasets in
-//! a cache directory.
+//! Workers whose caches outlive them, datasets of files on the disk, and what is visible of
+//! datasets in a cache directory.
 #![allow(
     dead_code,
     unreachable_pub,

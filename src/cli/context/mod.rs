@@ -1,5 +1,5 @@
-//! `heft context`: leaders under names, so that no command has to be told the address. Only commands
-//! that talk to one leader use them; the founding commands never do.
+//! `heft context`: leaders under names, so that no command has to be told the address. Only
+//! commands that talk to one leader use them; the founding commands never do.
 
 mod file;
 

@@ -68,7 +68,8 @@ impl Captured {
         let mut buffer = vec![0; 64 * 1024];
         let shared = self.shared.clone();
         loop {
-            // What was written for nobody may be on its way to the file when the first reader comes.
+            // What was written for nobody may be on its way to the file when the first reader
+            // comes.
             let read = tokio::select! {
                 biased;
                 () = shared.joined.notified(), if self.is_unflushed() => {
