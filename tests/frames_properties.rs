@@ -13,7 +13,8 @@ use chunking::message::{
     Features, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold, HoldFlags, Inspect,
     Keepalive, Lack, Lacking, LimitId, LimitList, Name, Open, OpenFlags, PIECE_HEAD_BYTES, Pack,
     PartOf, PieceList, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, Submitted, Text, Verdict, Void, Welcome,
+    Settled, Spread, SpreadStage, Stage, Standing, Start, StartFlags, Submitted, Text, Verdict,
+    Void, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -352,11 +353,10 @@ fn message() -> impl Strategy<Value = Message<'static>> {
                 Message::Refused(Refused { reason, value, limit, hop, text })
             }
         ),
-        any::<[u32; 3]>().prop_map(|[run, attempt, lease_ms]| Message::Start(Start {
-            run,
-            attempt,
-            lease_ms
-        })),
+        (any::<[u32; 3]>(), any::<u16>()).prop_map(|([run, attempt, lease_ms], flags)| {
+            let flags = StartFlags(flags);
+            Message::Start(Start { run, attempt, lease_ms, flags })
+        }),
         (any::<u16>(), any::<u32>(), vec(held_job, 0..30)).prop_map(
             |(cpu_permille, credit, jobs)| {
                 let jobs =
@@ -507,8 +507,10 @@ proptest! {
         let kind = kind_of(&message);
         prop_assert_eq!(Message::decode(kind, &payload), Ok(message.clone()));
         // JSON and bytes of a chunk go to the end of the payload, so nothing can stand behind them;
-        // nor behind a Grant without a part, which has to say so if something follows.
-        let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none());
+        // nor behind a Grant without a part or a Start without flags, which have to say so if
+        // something follows.
+        let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none())
+            || matches!(&message, Message::Start(start) if start.flags.is_none());
         if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece) && !is_open_ended {
             payload.extend_from_slice(&appended);
             payload[0] = payload[0].max(1);
@@ -524,7 +526,7 @@ proptest! {
         let whole = payload.len();
         payload.truncate(at.index(whole));
         // JSON goes to the end of the payload, so only its front can be missing; of a chunk's bytes
-        // there is at least one. A Grant may go without its part.
+        // there is at least one. A Grant may go without its part, a Start without its flags.
         let front = match kind {
             Kind::Ask => 1,
             Kind::Answer => 2,
@@ -533,6 +535,12 @@ proptest! {
         };
         if let Message::Grant(Grant { part: HeldPart(Some(_)), .. }) = &message
             && payload.len() == whole - 13
+        {
+            return Ok(());
+        }
+        if let Message::Start(start) = &message
+            && !start.flags.is_none()
+            && payload.len() == whole - 2
         {
             return Ok(());
         }

@@ -728,6 +728,37 @@ async fn a_large_archive_and_output_go_as_blobs_and_nothing_stays() {
 }
 
 #[tokio::test]
+async fn co04_a_leader_that_says_nothing_of_parts_gets_files_deflated_as_before() {
+    let programs = tempfile::tempdir().unwrap();
+    let script = "head -c 8388608 /dev/zero > zeros";
+    let scene = scene(exec(programs.path(), script), |_| {}).await;
+    let (mut conn, _) = scene.accept(4).await;
+    let (old, new) = (Sent::new(&[]), Sent::new(&[]));
+    conn.assign(old.job, &old.payload("x")).await;
+    conn.start(old.job, 1, 1).await;
+    let inside = result(&mut conn, old.job).await;
+    let archive = inside.output_archive.unwrap();
+    assert_eq!((inside.archive, archive.len() < 100_000), (None, true));
+    let mut archive = zip::ZipArchive::new(io::Cursor::new(&archive)).unwrap();
+    let entry = archive.by_name("zeros").unwrap();
+    assert_eq!((entry.size(), entry.compression()), (8 << 20, zip::CompressionMethod::Deflated));
+    drop(entry);
+    conn.settle(old.job, 1).await;
+
+    conn.assign(new.job, &new.payload("x")).await;
+    conn.start_with_parts(new.job, 1, 1).await;
+    let (beside, came) = take_result(&mut conn, new.job).await;
+    assert_eq!((beside.status, beside.output_archive), (JobStatus::Ok, None));
+    let mut archive = zip::ZipArchive::new(io::Cursor::new(&came[&Purpose::Archive])).unwrap();
+    let entry = archive.by_name("zeros").unwrap();
+    assert_eq!((entry.size(), entry.compression()), (8 << 20, zip::CompressionMethod::Stored));
+    drop(entry);
+    conn.settle(new.job, 1).await;
+    scene.nothing_is_left().await;
+    assert_eq!(scene.stop().await, Summary { ended: 2, killed: 0 });
+}
+
+#[tokio::test]
 async fn c31_large_results_are_sent_again_after_a_break_and_after_a_restart() {
     let programs = tempfile::tempdir().unwrap();
     let mut scene = scene(exec(programs.path(), LARGE), |config| config.keep_results = true).await;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use chunking::frame::head_len;
 use chunking::message::{
     Answer, AnswerStatus, Body, Cancel, Features, Keepalive, LimitList, Name, Progress, Reason,
-    Refused, Settled, Stage, Standing, Start, Submitted, Text, Welcome,
+    Refused, Settled, Stage, Standing, Start, StartFlags, Submitted, Text, Welcome,
 };
 use chunking::{EncodeError, Generation, Head, Kind};
 use uuid::Uuid;
@@ -132,9 +132,10 @@ impl Session {
         run: Run,
         attempt: Attempt,
         lease: Duration,
+        flags: StartFlags,
     ) -> Option<WireFrame> {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
-        let start = Start { run: run.0, attempt: attempt.0, lease_ms };
+        let start = Start { run: run.0, attempt: attempt.0, lease_ms, flags };
         self.ours(Features::LEASES, job.0, Uuid::nil(), &start)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use chunking::message::Features;
+use chunking::message::{Features, StartFlags};
 use tracing::{debug, error};
 
 use super::children::Assigned;
@@ -102,8 +102,21 @@ impl Leader {
     /// The word to start, where it is time.
     fn start(&mut self, Assignment { conn, job, run, attempt, lease, start, .. }: Assignment) {
         let session = self.peers.get(conn).filter(|_| start);
-        let frame = session.and_then(|session| session.start(job, run, attempt, lease));
+        let flags = self.start_flags(job);
+        let frame = session.and_then(|session| session.start(job, run, attempt, lease, flags));
         self.send(conn, frame);
+    }
+
+    /// Whether the result of a job may have parts: the client that submitted it takes them, and
+    /// so does the connection on which it waits now.
+    fn start_flags(&self, id: JobId) -> StartFlags {
+        let Some(job) = self.broker.state().job(id) else { return StartFlags::default() };
+        // Its client knows the parent alone.
+        let known = job.child_of.map_or(id, |(parent, _)| parent);
+        let waits_on = self.broker.submitter_of(known, &job.submission.client);
+        let takes_parts = self.payloads.held.is_from_ours(known)
+            && waits_on.is_none_or(|conn| self.takes_transfers(conn));
+        if takes_parts { StartFlags::TAKES_PARTS } else { StartFlags::default() }
     }
 
     /// The payload of a job: a child has its parent's.

@@ -61,6 +61,9 @@ pub struct Job {
     pub run: u32,
     /// Which attempt of the run; 1 where the leader does not say.
     pub attempt: u32,
+    /// Whether its client is known to take large parts of the result beside it
+    /// ([`JobContext::attach`]). If not, as much as possible has to fit one frame.
+    pub takes_parts: bool,
     /// The subject it was assigned under.
     pub subject: String,
     /// What the client sent, byte for byte.
@@ -76,7 +79,8 @@ impl Job {
     pub fn new(id: Uuid, subject: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         let request = JobRequest::parse(&payload);
-        Job { id, run: 1, attempt: 1, subject: subject.into(), payload, request }
+        let (run, attempt, takes_parts) = (1, 1, false);
+        Job { id, run, attempt, takes_parts, subject: subject.into(), payload, request }
     }
 
     /// Input files that come by transfer, with their places among all.

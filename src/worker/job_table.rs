@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunking::message::{Features, HeldJob};
+use chunking::message::{Features, HeldJob, Start, StartFlags};
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -42,15 +42,28 @@ pub(super) enum JobOrder {
     ReturnCredit { after_job: bool },
 }
 
-/// Run and attempt, as far as the leader said them.
+/// Run and attempt, as far as the leader said them, and what else its Start said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunAttempt {
     pub(super) run: Option<u32>,
     pub(super) attempt: u32,
+    /// Whether the job's client is known to take large parts of its result beside it.
+    pub(super) takes_parts: bool,
 }
 
 impl RunAttempt {
-    const UNSAID: RunAttempt = RunAttempt { run: None, attempt: 1 };
+    const UNSAID: RunAttempt = RunAttempt::new(None, 1);
+
+    /// Of a job of which the leader said no more.
+    pub(super) const fn new(run: Option<u32>, attempt: u32) -> Self {
+        RunAttempt { run, attempt, takes_parts: false }
+    }
+
+    /// As a Start says it.
+    pub(super) fn of(start: &Start) -> Self {
+        let takes_parts = start.flags.has(StartFlags::TAKES_PARTS);
+        RunAttempt { run: Some(start.run), attempt: start.attempt, takes_parts }
+    }
 }
 
 /// A job as it was assigned.
@@ -265,9 +278,10 @@ impl JobTable {
                 let run = assigned.started.and_then(|numbers| numbers.run).unwrap_or(0);
                 HeldJob { job: assigned.offer.job(), run, attempt: assigned.attempt }
             });
-        let ended = self.results.unsettled().map(|(job, stored)| {
-            held(job, RunAttempt { run: stored.run, attempt: stored.attempt })
-        });
+        let ended = self
+            .results
+            .unsettled()
+            .map(|(job, stored)| held(job, RunAttempt::new(stored.run, stored.attempt)));
         running.chain(waiting).chain(receiving).chain(ended).collect()
     }
 
@@ -442,8 +456,7 @@ impl JobTable {
     }
 
     /// Start.
-    pub(super) fn on_start(&mut self, job: Uuid, run: u32, attempt: u32) {
-        let numbers = RunAttempt { run: Some(run), attempt };
+    pub(super) fn on_start(&mut self, job: Uuid, numbers: RunAttempt) {
         if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
             if let Some(assigned) = self
                 .assigned
@@ -451,7 +464,7 @@ impl JobTable {
                 .filter(|assigned| matches!(assigned.inputs, Inputs::Coming | Inputs::Datasets))
             {
                 assigned.started = Some(numbers);
-                assigned.attempt = attempt;
+                assigned.attempt = numbers.attempt;
                 return;
             }
             let assigned = self.assigned.remove(at);
@@ -533,7 +546,7 @@ impl JobTable {
                 && (attempt == 0 || [0, attempt].contains(&assigned.attempt))
         }) {
             let assigned = self.assigned.remove(at);
-            let numbers = RunAttempt { run: None, attempt: attempt.max(1) };
+            let numbers = RunAttempt::new(None, attempt.max(1));
             self.never_ran(assigned.offer, numbers, &reason.to_string());
         }
     }
@@ -553,7 +566,7 @@ impl JobTable {
             return;
         };
         let Assigned { offer, started, attempt, .. } = self.assigned.remove(at);
-        let numbers = started.unwrap_or(RunAttempt { run: None, attempt: attempt.max(1) });
+        let numbers = started.unwrap_or(RunAttempt::new(None, attempt.max(1)));
         self.never_ran(offer, numbers, text);
     }
 
@@ -623,7 +636,7 @@ impl JobTable {
     }
 
     fn end(&mut self, job: Uuid, numbers: RunAttempt, answer: Answer) {
-        let RunAttempt { run, attempt } = numbers;
+        let RunAttempt { run, attempt, .. } = numbers;
         let stored = Stored { answer, run, attempt, settled: false };
         for lost in self.results.insert(job, stored) {
             warn!(job = %lost, "too many results wait for the leader; the oldest is dropped, and \
@@ -642,7 +655,7 @@ impl JobTable {
         let takes_transfers = self.leader.is_some_and(|features| features.has(Features::TRANSFERS));
         let todo = match stored.answer.large.clone().filter(|_| takes_transfers && self.is_leased())
         {
-            Some(large) => JobOrder::Return { job, numbers: RunAttempt { run, attempt }, large },
+            Some(large) => JobOrder::Return { job, numbers: RunAttempt::new(run, attempt), large },
             None => JobOrder::Answer { job, payload: stored.answer.payload.clone() },
         };
         self.todo.push_back(todo);

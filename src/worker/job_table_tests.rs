@@ -12,7 +12,7 @@ fn offer(number: u128) -> Offer {
 }
 
 fn numbers(run: u32, attempt: u32) -> RunAttempt {
-    RunAttempt { run: Some(run), attempt }
+    RunAttempt::new(Some(run), attempt)
 }
 
 fn table(features: Features) -> JobTable {
@@ -39,7 +39,7 @@ const LATE_CREDIT: JobOrder = JobOrder::ReturnCredit { after_job: true };
 fn started(number: u128) -> JobTable {
     let mut table = table(OURS);
     table.on_assign(offer(number), Inputs::Inside);
-    table.on_start(id(number), 1, 1);
+    table.on_start(id(number), numbers(1, 1));
     assert_eq!(
         all(&mut table),
         [running(number, 1, 1), JobOrder::Run(offer(number), numbers(1, 1))]
@@ -48,11 +48,33 @@ fn started(number: u128) -> JobTable {
 }
 
 #[test]
+fn co04_whether_the_client_takes_parts_goes_from_start_to_the_run_also_while_the_job_waits() {
+    let start = |flags| Start { run: 1, attempt: 1, lease_ms: 1, flags };
+    let mut table = table(OURS);
+    let parts = RunAttempt::of(&start(StartFlags::TAKES_PARTS));
+    assert_eq!(parts, RunAttempt { takes_parts: true, ..numbers(1, 1) });
+    assert_eq!(RunAttempt::of(&start(StartFlags::default())), numbers(1, 1));
+    for (number, inputs) in [(1, Inputs::Inside), (2, Inputs::Coming), (3, Inputs::Inside)] {
+        table.on_assign(offer(number), inputs);
+        table.on_start(id(number), parts);
+        table.on_received(id(number));
+    }
+    let run = |number| JobOrder::Run(offer(number), parts);
+    assert_eq!(all(&mut table), [running(1, 1, 1), run(1), running(2, 1, 1), run(2)]);
+    table.on_ended(id(1), "done".into(), false);
+    assert_eq!(
+        all(&mut table),
+        [answer(1, "done"), LATE_CREDIT, running(3, 1, 1), run(3)],
+        "the third waited for a place"
+    );
+}
+
+#[test]
 fn a_job_of_ours_runs_at_start_after_progress_and_is_cleaned_when_settled() {
     let mut table = table(OURS);
     table.on_assign(offer(1), Inputs::Inside);
     assert_eq!(all(&mut table), []);
-    table.on_start(id(1), 1, 2);
+    table.on_start(id(1), numbers(1, 2));
     assert_eq!(all(&mut table), [running(1, 1, 2), JobOrder::Run(offer(1), numbers(1, 2))]);
     assert_eq!(table.held(), [HeldJob { job: id(1), run: 1, attempt: 2 }]);
     table.on_ended(id(1), "done".into(), false);
@@ -84,7 +106,7 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
         let mut table = table(features);
         for repeat in [false, true] {
             table.on_assign(offer(1), Inputs::Inside);
-            table.on_start(id(1), 1, 1);
+            table.on_start(id(1), numbers(1, 1));
             match repeat {
                 false => {
                     table.on_ended(id(1), "done".into(), false);
@@ -110,7 +132,7 @@ fn c17_an_ended_job_is_answered_from_the_store_and_its_credit_returned() {
 fn dd01_a_running_job_is_not_started_twice_and_takes_the_new_attempt() {
     let mut table = started(1);
     table.on_assign(offer(1), Inputs::Inside);
-    table.on_start(id(1), 1, 3);
+    table.on_start(id(1), numbers(1, 3));
     assert_eq!(all(&mut table), [running(1, 1, 3), EARLY_CREDIT]);
     assert_eq!(table.numbers(id(1)), Some(numbers(1, 3)));
 }
@@ -119,7 +141,7 @@ fn dd01_a_running_job_is_not_started_twice_and_takes_the_new_attempt() {
 fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
     let mut table = started(1);
     table.on_assign(offer(1), Inputs::Inside);
-    table.on_start(id(1), 2, 1);
+    table.on_start(id(1), numbers(2, 1));
     assert!(matches!(all(&mut table).as_slice(), [JobOrder::Stop { .. }]));
     table.on_ended(id(1), "old".into(), false);
     let todo = all(&mut table);
@@ -130,7 +152,7 @@ fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
     table.on_settled(id(1), 1);
     assert_eq!(all(&mut table), [], "of the wrong run");
     table.on_assign(offer(1), Inputs::Inside);
-    table.on_start(id(1), 3, 1);
+    table.on_start(id(1), numbers(3, 1));
     assert_eq!(all(&mut table).len(), 2, "a run that has not ended here is run");
 }
 
@@ -138,7 +160,7 @@ fn a_later_run_stops_the_earlier_one_and_starts_when_it_has_ended() {
 fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
     let mut table = started(1);
     table.on_assign(offer(2), Inputs::Inside);
-    table.on_start(id(2), 1, 1);
+    table.on_start(id(2), numbers(1, 1));
     table.on_assign(offer(3), Inputs::Inside);
     table.on_ended(id(2), "two".into(), false);
     all(&mut table);
@@ -150,7 +172,7 @@ fn a_lost_connection_keeps_running_jobs_and_unsettled_results() {
     table.on_leader(OURS);
     assert_eq!(all(&mut table), [answer(2, "two"), answer(1, "one")]);
     assert_eq!((table.room(), table.unsettled()), (2, 2));
-    table.on_start(id(3), 1, 1);
+    table.on_start(id(3), numbers(1, 1));
     assert_eq!(all(&mut table), [], "what had not started is forgotten");
 }
 
@@ -163,7 +185,7 @@ fn jobs_that_come_before_the_leader_is_known_wait_for_it() {
     table.on_leader(CLASSIC);
     assert_eq!(all(&mut table).len(), 2);
     table.on_leader(OURS);
-    table.on_start(id(1), 1, 1);
+    table.on_start(id(1), numbers(1, 1));
     assert_eq!(
         all(&mut table),
         [running(1, 1, 1)],
@@ -176,7 +198,7 @@ fn more_jobs_than_places_wait_in_order_and_keep_their_leases() {
     let mut table = table(OURS);
     for number in 1..=3 {
         table.on_assign(offer(number), Inputs::Inside);
-        table.on_start(id(number), 1, 1);
+        table.on_start(id(number), numbers(1, 1));
     }
     all(&mut table);
     assert_eq!((table.running(), table.held().len(), table.room()), (2, 3, 0));
@@ -223,7 +245,7 @@ fn a_stopping_worker_takes_nothing_and_offers_nothing() {
     let mut table = started(1);
     table.on_stop();
     table.on_assign(offer(2), Inputs::Inside);
-    table.on_start(id(2), 1, 1);
+    table.on_start(id(2), numbers(1, 1));
     assert_eq!((all(&mut table), table.room()), (vec![], 0));
     table.on_ended(id(1), "done".into(), false);
     assert_eq!(all(&mut table), [answer(1, "done")]);
@@ -269,7 +291,7 @@ fn a_job_runs_when_it_has_start_and_all_inputs_in_either_order() {
         for step in [start_first, !start_first] {
             assert_eq!(all(&mut table), []);
             match step {
-                true => table.on_start(id(1), 1, 4),
+                true => table.on_start(id(1), numbers(1, 4)),
                 false => table.on_received(id(1)),
             }
         }
@@ -282,7 +304,7 @@ fn inputs_outlive_a_lost_connection_and_hold_their_place() {
     let mut table = table(TRANSFERS);
     table.on_assign(sent(1), Inputs::Coming);
     table.on_open(id(1), 1);
-    table.on_start(id(1), 1, 1);
+    table.on_start(id(1), numbers(1, 1));
     table.on_assign(offer(2), Inputs::Inside);
     table.on_lost();
     assert_eq!((table.room(), table.held()), (1, vec![HeldJob { job: id(1), run: 0, attempt: 1 }]));
@@ -291,7 +313,7 @@ fn inputs_outlive_a_lost_connection_and_hold_their_place() {
     assert_eq!(all(&mut table), [], "the Start of the old connection counts for nothing");
     table.on_assign(sent(1), Inputs::Here);
     assert_eq!(all(&mut table), [EARLY_CREDIT], "given again, though its place was never free");
-    table.on_start(id(1), 1, 2);
+    table.on_start(id(1), numbers(1, 2));
     assert_eq!(all(&mut table), [running(1, 1, 2), JobOrder::Run(sent(1), numbers(1, 2))]);
 }
 
@@ -300,7 +322,7 @@ fn inputs_of_a_job_that_waits_for_a_place_or_was_about_to_run_are_kept_too() {
     let mut table = table(TRANSFERS);
     for number in 1..=3 {
         table.on_assign(sent(number), Inputs::Here);
-        table.on_start(id(number), 1, 1);
+        table.on_start(id(number), numbers(1, 1));
     }
     assert_eq!((table.running(), table.held().len()), (2, 3));
     // Nothing was worked off yet: the leader has not heard that they run.
@@ -308,7 +330,7 @@ fn inputs_of_a_job_that_waits_for_a_place_or_was_about_to_run_are_kept_too() {
     assert_eq!((table.running(), table.held().len(), table.room()), (0, 3, 0));
     assert_eq!(all(&mut table), []);
     table.on_leader(TRANSFERS);
-    table.on_start(id(2), 1, 1);
+    table.on_start(id(2), numbers(1, 1));
     assert_eq!(all(&mut table), [running(2, 1, 1), JobOrder::Run(sent(2), numbers(1, 1))]);
 }
 
@@ -347,7 +369,7 @@ fn a_large_result_is_returned_to_who_takes_it_and_not_kept_when_settled() {
     let answer = Answer { payload: "small".into(), large: Some(large.clone()) };
     let mut table = table(TRANSFERS);
     table.on_assign(offer(1), Inputs::Inside);
-    table.on_start(id(1), 1, 1);
+    table.on_start(id(1), numbers(1, 1));
     all(&mut table);
     table.on_ended(id(1), answer, false);
     let back = JobOrder::Return { job: id(1), numbers: numbers(1, 1), large };
@@ -362,7 +384,7 @@ fn a_large_result_is_returned_to_who_takes_it_and_not_kept_when_settled() {
     table.on_settled(id(1), 1);
     assert_eq!(all(&mut table), [JobOrder::Clean { job: id(1) }]);
     table.on_assign(offer(1), Inputs::Inside);
-    table.on_start(id(1), 1, 2);
+    table.on_start(id(1), numbers(1, 2));
     assert_eq!(all(&mut table).len(), 2, "its files are gone, so it would run again");
 }
 
@@ -382,7 +404,7 @@ fn a_result_in_memory_holds_its_place_until_it_is_settled() {
     let mut table = table(TRANSFERS);
     for number in [1, 2] {
         table.on_assign(offer(number), Inputs::Inside);
-        table.on_start(id(number), 1, 1);
+        table.on_start(id(number), numbers(1, 1));
         table.on_ended(id(number), ended(number), false);
     }
     assert!(!all(&mut table).contains(&LATE_CREDIT));
@@ -420,7 +442,7 @@ fn results_on_the_disk_wait_without_their_places_up_to_a_number_and_a_size() {
     table.on_leader(TRANSFERS);
     let run = |table: &mut JobTable, number, bytes| {
         table.on_assign(offer(number), Inputs::Inside);
-        table.on_start(id(number), 1, 1);
+        table.on_start(id(number), numbers(1, 1));
         all(table);
         table.on_ended(id(number), ended(number, bytes), false);
         all(table).contains(&LATE_CREDIT)
@@ -455,7 +477,7 @@ fn ca11_a_job_that_waits_for_datasets_holds_its_place_and_goes_back_if_they_cann
     };
     let mut table = table(OURS);
     table.on_assign(named(1), Inputs::Datasets);
-    table.on_start(id(1), 1, 1);
+    table.on_start(id(1), numbers(1, 1));
     assert_eq!((all(&mut table), table.room()), (vec![], 1), "it waits");
     assert_eq!(table.held(), [HeldJob { job: id(1), run: 1, attempt: 1 }]);
     table.on_received(id(1));
@@ -463,7 +485,7 @@ fn ca11_a_job_that_waits_for_datasets_holds_its_place_and_goes_back_if_they_cann
     assert!(table.is_under_way(id(1)));
 
     table.on_assign(named(2), Inputs::Datasets);
-    table.on_start(id(2), 1, 1);
+    table.on_start(id(2), numbers(1, 1));
     table.on_unfit(id(2), "no room");
     let todo = all(&mut table);
     assert_eq!(todo[0], JobOrder::Forget { job: id(2) });
@@ -522,7 +544,7 @@ fn transition_table_of_a_workers_job() {
     }
     fn runs() -> JobTable {
         let mut table = assigned(Inputs::Inside);
-        table.on_start(id(1), 1, 1);
+        table.on_start(id(1), numbers(1, 1));
         table
     }
     fn ended() -> JobTable {
@@ -535,7 +557,7 @@ fn transition_table_of_a_workers_job() {
         ("receiving", || assigned(Inputs::Coming)),
         ("receiving, started", || {
             let mut table = assigned(Inputs::Coming);
-            table.on_start(id(1), 1, 1);
+            table.on_start(id(1), numbers(1, 1));
             table
         }),
         ("assigned", || assigned(Inputs::Inside)),
@@ -543,7 +565,7 @@ fn transition_table_of_a_workers_job() {
             let mut table = one_place();
             for number in [2, 1] {
                 table.on_assign(offer(number), Inputs::Inside);
-                table.on_start(id(number), 1, 1);
+                table.on_start(id(number), numbers(1, 1));
             }
             table
         }),
@@ -551,7 +573,7 @@ fn transition_table_of_a_workers_job() {
         ("running, run 2 next", || {
             let mut table = runs();
             table.on_assign(offer(1), Inputs::Inside);
-            table.on_start(id(1), 2, 1);
+            table.on_start(id(1), numbers(2, 1));
             table
         }),
         ("ended", ended),
@@ -566,10 +588,10 @@ fn transition_table_of_a_workers_job() {
         ("assign, inputs coming", |table| table.on_assign(offer(1), Inputs::Coming)),
         ("assign and start of run 2", |table| {
             table.on_assign(offer(1), Inputs::Inside);
-            table.on_start(id(1), 2, 1);
+            table.on_start(id(1), numbers(2, 1));
         }),
         ("received", |table| table.on_received(id(1))),
-        ("start", |table| table.on_start(id(1), 1, 1)),
+        ("start", |table| table.on_start(id(1), numbers(1, 1))),
         ("abandoned", |table| table.on_abandoned(id(1))),
         ("unfit", |table| table.on_unfit(id(1), "no room")),
         ("cancel", |table| table.on_cancel(id(1), 0, "not needed")),

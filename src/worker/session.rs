@@ -470,7 +470,7 @@ impl<H: Handler> Session<H> {
             Some(Kind::Grant | Kind::Verdict) => self.returns.on_frame(frame)?,
             Some(Kind::Start) => {
                 let start = Start::decode(&frame.payload)?;
-                self.table.on_start(job, start.run, start.attempt);
+                self.table.on_start(job, RunAttempt::of(&start));
             }
             Some(Kind::Cancel) => {
                 let cancel = Cancel::decode(&frame.payload)?;
@@ -538,7 +538,7 @@ impl<H: Handler> Session<H> {
             match todo {
                 JobOrder::SayRunning { job, run, attempt } => {
                     if let Some(live) = self.live.get(&job) {
-                        set(&live.numbers, RunAttempt { run: Some(run), attempt });
+                        set(&live.numbers, RunAttempt::new(Some(run), attempt));
                     }
                     self.say_progress(job, run, attempt, Note::running(job));
                 }
@@ -612,7 +612,8 @@ impl<H: Handler> Session<H> {
         self.live.insert(id, live);
         self.jobs.spawn(async move {
             let job = Arc::try_unwrap(offer.0).unwrap_or_else(|shared| (*shared).clone());
-            let job = Job { run: numbers.run.unwrap_or(1), attempt: numbers.attempt, ..job };
+            let RunAttempt { run, attempt: number, takes_parts } = numbers;
+            let job = Job { run: run.unwrap_or(1), attempt: number, takes_parts, ..job };
             let Outcome { mut result, directory, mut attached } =
                 attempt(handler, job, &place, cancel, Some(notes), brought).await;
             let numbers = get(&shared);

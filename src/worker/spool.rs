@@ -241,7 +241,7 @@ fn read(path: &Path) -> Option<(Uuid, RunAttempt, Bytes)> {
         "-" => None,
         number => Some(number.parse().ok()?),
     };
-    let numbers = RunAttempt { run, attempt: attempt.parse().ok()? };
+    let numbers = RunAttempt::new(run, attempt.parse().ok()?);
     let payload = Bytes::from(file).slice(end + 1..);
     let whole = payload.len() <= RESULT_BYTES_MAX
         && crc.is_none_or(|crc| crc32fast::hash(&payload) == crc)
@@ -266,16 +266,16 @@ mod tests {
         let worker = Uuid::from_u128(1);
         let spool = Spool::open(root.path(), worker).unwrap();
         let (a, b) = (Uuid::from_u128(10), Uuid::from_u128(11));
-        spool.save(a, RunAttempt { run: Some(2), attempt: 3 }, &mut (&b"{}"[..]).into()).unwrap();
-        spool.save(a, RunAttempt { run: Some(2), attempt: 4 }, &mut result(a).into()).unwrap();
-        spool.save(b, RunAttempt { run: None, attempt: 1 }, &mut result(b).into()).unwrap();
+        spool.save(a, RunAttempt::new(Some(2), 3), &mut (&b"{}"[..]).into()).unwrap();
+        spool.save(a, RunAttempt::new(Some(2), 4), &mut result(a).into()).unwrap();
+        spool.save(b, RunAttempt::new(None, 1), &mut result(b).into()).unwrap();
         drop(spool);
         let spool = Spool::open(root.path(), worker).unwrap();
         let mut loaded = spool.load().unwrap();
         loaded.sort_by_key(|(job, ..)| *job);
         let expected = [
-            (a, RunAttempt { run: Some(2), attempt: 4 }, Answer::from(result(a))),
-            (b, RunAttempt { run: None, attempt: 1 }, Answer::from(result(b))),
+            (a, RunAttempt::new(Some(2), 4), Answer::from(result(a))),
+            (b, RunAttempt::new(None, 1), Answer::from(result(b))),
         ];
         assert_eq!(loaded, expected);
         spool.remove(a);
@@ -293,7 +293,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let spool = Spool::open(root.path(), Uuid::from_u128(1)).unwrap();
         let count = || fs::read_dir(&spool.directory).unwrap().count();
-        let numbers = RunAttempt { run: Some(1), attempt: 2 };
+        let numbers = RunAttempt::new(Some(1), 2);
         let save = |number| {
             let archive = root.path().join("archive");
             fs::write(&archive, vec![1; 5_000_000]).unwrap();
@@ -327,7 +327,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (work_dir, worker) = (root.path().join("work"), Uuid::from_u128(1));
         let spool = Spool::open(&work_dir, worker).unwrap();
-        let (job, numbers) = (Uuid::from_u128(10), RunAttempt { run: Some(1), attempt: 2 });
+        let (job, numbers) = (Uuid::from_u128(10), RunAttempt::new(Some(1), 2));
         let save = || spool.save(job, numbers, &mut result(job).into());
         save().unwrap();
         fs::remove_dir_all(&work_dir).unwrap();

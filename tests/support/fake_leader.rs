@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use chunking::limits::CHUNK_BYTES_MAX;
 use chunking::message::{
-    Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, Welcome,
-    parse_credit,
+    Body, Features, Heartbeat, LimitId, LimitList, Progress, Settled, Stage, Start, StartFlags,
+    Welcome, parse_credit,
 };
 use chunking::{ChunkHead, Decoder, Generation, Head, InboundLimits, Kind};
 use heft::model::{JobResult, JsonModel};
@@ -174,7 +174,14 @@ impl Conn {
     }
 
     pub async fn start(&mut self, job: Uuid, run: u32, attempt: u32) {
-        self.say(job, &Start { run, attempt, lease_ms: 30_000 }).await;
+        let flags = StartFlags::default();
+        self.say(job, &Start { run, attempt, lease_ms: 30_000, flags }).await;
+    }
+
+    /// The same for a job whose client takes large parts of its result beside it.
+    pub async fn start_with_parts(&mut self, job: Uuid, run: u32, attempt: u32) {
+        let flags = StartFlags::TAKES_PARTS;
+        self.say(job, &Start { run, attempt, lease_ms: 30_000, flags }).await;
     }
 
     pub async fn settle(&mut self, job: Uuid, run: u32) {

@@ -95,3 +95,53 @@ fn parts_of_a_result_go_with_it_when_its_time_is_over() {
     let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
     assert_eq!(code, Some(1), "{err}");
 }
+
+#[test]
+fn co04_files_come_back_stored_to_those_who_take_parts_and_deflated_in_a_single_frame() {
+    let world = World::start(&[]);
+    let worker = world.worker(&[]);
+    let zeros = (8 * MIB).to_string();
+    crate::procs::write_program(
+        &worker.dir.join("exe").join("zeros"),
+        "head -c \"$1\" /dev/zero > zeros.bin; chmod 755 zeros.bin",
+    );
+    let out = world.dir.join("out");
+    let out_text = out.to_str().unwrap();
+    let (code, stdout, stderr) = heft(&[
+        "submit",
+        &world.addr(),
+        "zeros",
+        "--out",
+        out_text,
+        "--output",
+        "json",
+        "--",
+        &zeros,
+    ]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let result: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert!(result["archive_bytes"].is_null(), "{result}");
+    assert!(result["archive_blob_bytes"].as_u64() > Some(8 * MIB as u64), "{result}");
+    assert_eq!(result["unpacked"], serde_json::json!(["zeros.bin"]));
+    assert!(std::fs::read(out.join("zeros.bin")).unwrap() == vec![0; 8 * MIB]);
+
+    // A classic client takes one frame; deflated, the same fits it.
+    let job = serde_json::json!({"exec": "zeros", "args": [zeros]});
+    let client = crate::procs::classic_client(world.leader.port, "stock", &[], &[job]);
+    let (code, lines) = client.finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let events = lines.iter().filter_map(|line| serde_json::from_str(line).ok());
+    let mut results = events.filter(|event: &serde_json::Value| event["event"] == "result");
+    let result = results.next().unwrap();
+    let archive = {
+        use base64::Engine;
+        let text = result["archive_b64"].as_str().unwrap();
+        base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+    };
+    assert!(archive.len() < 100_000, "{} bytes", archive.len());
+    let mut archive = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
+    assert_eq!(archive.by_name("zeros.bin").unwrap().size(), 8 * MIB as u64);
+    assert_eq!(result["status"], "OK");
+    // Only the first has a part that is kept.
+    world.assert_idle(1);
+}

@@ -366,6 +366,12 @@ good("refused", "C01", "Value, limit, hop, and all of it as a sentence.", "F2", 
      message={"reason": 2, "value": 5_242_880, "limit": 3_145_521, "hop": "classic worker w-3", "text": REFUSAL})
 good("start", "C06", "Attempt 2 of run 1, under a lease of 30 s.", "F2", "Start", msg=JOB,
      payload=u8(1) + u32(1) + u32(2) + u32(30_000), message={"run": 1, "attempt": 2, "lease_ms": 30_000})
+good("start of a job whose client takes parts", "C06 CO04", "The archive need not fit one frame.", "F2", "Start", msg=JOB,
+     payload=u8(1) + u32(1) + u32(2) + u32(30_000) + u16(1),
+     message={"run": 1, "attempt": 2, "lease_ms": 30_000, "flags": 1})
+good("start from a newer peer", "", "Bits that are not known, and what follows the flags, are skipped.", "F2", "Start", msg=JOB,
+     payload=u8(2) + u32(1) + u32(2) + u32(30_000) + u16(0x8001) + u32(7),
+     message={"run": 1, "attempt": 2, "lease_ms": 30_000, "flags": 0x8001})
 good("heartbeat of a busy worker", "C06 SC06", "Two jobs, 45.0 % CPU, room for two more.", "F2", "Heartbeat",
      payload=u8(1) + u16(450) + u32(2) + u16(2) + JOB.bytes_le + u32(1) + u32(2) + OTHER_JOB.bytes_le + u32(1) + u32(1),
      message={"cpu_permille": 450, "credit": 2, "jobs": [{"job": str(JOB), "run": 1, "attempt": 2},
@@ -749,6 +755,7 @@ bad_message("have with a set cut in its text", "", "Its least bytes are there, t
 bad_message("inspect of nothing", "", "", "Inspect", u8(1), "Short", "cache_id", 2, 0)
 bad_message("inspect with a CacheId over the limit", "", "", "Inspect", u8(1) + text("c" * 4097), "Over", "cache_id",
             4097, 4096)
+bad_message("start with half of its flags", "", "", "Start", u8(1) + u32(1) + u32(2) + u32(3) + u8(1), "Short", "flags", 2, 1)
 bad_message("grant with half a part", "", "", "Grant", u8(1) + u32(1) + u16(0) + text("") + ranges() + u8(1) + u32(3), "Short",
             "part")
 bad_message("grant with two parts", "", "", "Grant",

@@ -51,6 +51,41 @@ message! {
     }
 }
 
+/// What else a worker should know of a job that it starts. Nothing is written where there is
+/// nothing to say: peers that do not know the field send and get what they always did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StartFlags(pub u16);
+
+impl StartFlags {
+    /// The client takes the large parts of its result beside it, by transfer. Without the flag it
+    /// may be one that takes a single frame, into which as much as possible has to fit.
+    pub const TAKES_PARTS: StartFlags = StartFlags(1);
+
+    /// Whether all of `flags` are set. Bits that are not known are skipped.
+    pub const fn has(self, flags: StartFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Field for StartFlags {
+    fn put(&self, out: &mut Vec<u8>) {
+        if !self.is_none() {
+            self.0.put(out);
+        }
+    }
+    fn get(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, MessageError> {
+        if reader.is_empty() {
+            return Ok(StartFlags::default());
+        }
+        reader.field(field).map(StartFlags)
+    }
+}
+
 message! {
     /// The worker has all it needs and may run the job.
     Start {
@@ -61,6 +96,9 @@ message! {
         attempt: u32,
         /// The lease: without a heartbeat for so long the job goes elsewhere.
         lease_ms: u32,
+        /// What else there is to know.
+        #[serde(skip_serializing_if = "StartFlags::is_none")]
+        flags: StartFlags,
     }
 }
 

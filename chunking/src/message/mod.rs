@@ -18,7 +18,7 @@ pub use dataset::{
 };
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, Progress, Received, Refused, Settled, Stage,
-    Standing, Start, Submitted, parse_credit,
+    Standing, Start, StartFlags, Submitted, parse_credit,
 };
 pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;

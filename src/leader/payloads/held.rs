@@ -139,6 +139,11 @@ impl PayloadStore {
         Some(Input { payload: Summed::known(payload, slot.crc), from_ours: slot.from_ours })
     }
 
+    /// Whether a job was submitted by a client of ours.
+    pub(in crate::leader) fn is_from_ours(&self, job: JobId) -> bool {
+        self.inputs.get(&job).is_some_and(|slot| slot.from_ours)
+    }
+
     /// Drops the payload of a job.
     pub(in crate::leader) fn forget_input(&mut self, job: JobId) {
         if let Some(slot) = self.inputs.remove(&job) {

@@ -1,6 +1,10 @@
 //! Packs a job's output files into a ZIP archive (WX04, CO04), outside the folder it packs: in
 //! memory while small enough for the result, otherwise in a file beside the folder.
 //!
+//! Where its client takes large parts by transfer, files are stored: deflating them would take a
+//! second for each 30 MB, and transfers compress chunks by themselves where it pays. Otherwise they
+//! are deflated, so that as much as possible fits a frame.
+//!
 //! An archive that exceeds its limit is abandoned at once, and the error states both sizes. Links
 //! and special files are neither followed nor packed. Blocking; the executable handler calls it
 //! when a program has ended.
@@ -30,6 +34,24 @@ use crate::worker::identity::FileIdentity;
 /// little, so it is a little less than what the classic form can count.
 const ZIP64_BYTES_MIN: u64 = 4_000_000_000;
 
+/// How files are written into an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// As they are.
+    Store,
+    /// Deflated.
+    Deflate,
+}
+
+impl From<Method> for CompressionMethod {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Store => CompressionMethod::Stored,
+            Method::Deflate => CompressionMethod::Deflated,
+        }
+    }
+}
+
 /// What becomes of the files.
 #[derive(Debug, Default)]
 pub(super) struct Packed {
@@ -48,6 +70,8 @@ pub(super) struct Packing<'a> {
     pub(super) directory: &'a OpenDirectory,
     /// Files that are not packed unless the job changed them.
     pub(super) inputs: &'a Inputs,
+    /// How they are written.
+    pub(super) method: Method,
     /// A program to pack beside them.
     pub(super) program: Option<&'a Path>,
     /// Where the archive goes if it is over `memory_bytes_max`.
@@ -113,7 +137,7 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
         let zip_failed = |source| PackError::Zip { path: file.name.clone(), source };
         let read_failed = |source| PackError::Read { path: file.name.clone(), source };
         let options = SimpleFileOptions::default()
-            .compression_method(CompressionMethod::Deflated)
+            .compression_method(packing.method.into())
             .large_file(file.bytes >= ZIP64_BYTES_MIN)
             .unix_permissions(file.mode & 0o777);
         let mut source = open_again(&packing, file).map_err(read_failed)?;
@@ -404,6 +428,7 @@ mod tests {
         Packing {
             directory,
             inputs,
+            method: Method::Deflate,
             program: None,
             file,
             memory_bytes_max,
@@ -441,6 +466,29 @@ mod tests {
         let mut archive = zip::ZipArchive::new(Cursor::new(archive)).unwrap();
         archive.by_name("sub/out.bin").unwrap().read_to_end(&mut read).unwrap();
         assert_eq!(read, [7; 3000]);
+    }
+
+    #[test]
+    fn co04_files_are_stored_where_parts_are_taken_and_deflated_for_a_single_frame() {
+        let root = tempfile::tempdir().unwrap();
+        let open = OpenDirectory::of(root.path());
+        fs::write(root.path().join("zeros"), [0; 50_000]).unwrap();
+        fs::write(root.path().join("empty"), "").unwrap();
+        for (method, expected) in [
+            (Method::Store, CompressionMethod::Stored),
+            (Method::Deflate, CompressionMethod::Deflated),
+        ] {
+            let packed = bytes(pack(Packing { method, ..packing(&open, &Inputs::new()) }).unwrap());
+            assert_eq!(packed.len() > 50_000, method == Method::Store);
+            let mut archive = zip::ZipArchive::new(Cursor::new(packed)).unwrap();
+            for (name, content) in [("empty", &[][..]), ("zeros", &[0; 50_000])] {
+                let mut entry = archive.by_name(name).unwrap();
+                assert_eq!(entry.compression(), expected, "{name}");
+                let mut read = Vec::new();
+                entry.read_to_end(&mut read).unwrap();
+                assert!(read == content, "{name}");
+            }
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use chunking::message::{Purpose, Stage};
 use thiserror::Error;
 use tokio::task::JoinError;
 
-use self::archive::{Packed, Packing, pack};
+use self::archive::{Method, Packed, Packing, pack};
 use self::inputs::{CachePlace, InputError, Inputs, write_all};
 use self::process::{Ended, Keep, Start};
 use super::cache::{KeptDatasets, LinkMode};
@@ -186,7 +186,8 @@ impl Exec {
         // Nobody waits for the files of a job that was told to stop.
         if context.cancel_token().reason().is_none() {
             context.progress(Stage::Packing, 0, 0, "");
-            match self.pack(directory, inputs, program).await {
+            let method = if job.takes_parts { Method::Store } else { Method::Deflate };
+            match self.pack(directory, inputs, method, program).await {
                 Ok(packed) => {
                     result.archive_lost = packed.lost;
                     match packed.archive {
@@ -226,6 +227,7 @@ impl Exec {
         &self,
         directory: OpenDirectory,
         inputs: Inputs,
+        method: Method,
         program: PathBuf,
     ) -> Result<Packed, String> {
         let config = self.config.clone();
@@ -236,6 +238,7 @@ impl Exec {
                 file: &outputs_beside(directory.path()).join("archive"),
                 memory_bytes_max: ARCHIVE_INLINE_BYTES_MAX,
                 inputs: &inputs,
+                method,
                 program: config.zip_all.then_some(program.as_path()),
                 bytes_max: config.archive_bytes_max,
                 files_max: ARCHIVE_FILES_MAX,
