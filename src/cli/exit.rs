@@ -29,7 +29,7 @@ pub const AFTER_HELP: &str = "Exit codes:
   3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
   4    --timeout ran out
   101  a defect in heft (a panic)
-  130  interrupted
+  129  interrupted by SIGHUP, 130 by Ctrl-C, 143 by SIGTERM
   141  the reader of the output left before its end, as `head` does
 
 HEFT_LOG=info (or debug) shows what happens underneath.";

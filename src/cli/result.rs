@@ -1,7 +1,6 @@
 //! `heft result get`: fetches the result of a job that has ended, whoever submitted it, with what
 //! was too large to come with it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,11 +11,13 @@ use uuid::Uuid;
 
 use super::all::{Asker, show_all};
 use super::children::children;
-use super::exit::TimedOut;
+use super::exit::{TimedOut, Usage};
+use super::interrupts::interrupts;
 use super::job_line::Line;
+use super::out::OutArgs;
 use super::progress::Progress;
 use super::show::{Show, show};
-use super::{Output, Reach, job_id, print_json};
+use super::{Output, Reach, job_id, print_json, say};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 
@@ -51,10 +52,8 @@ struct GetArgs {
     /// Job id.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     job: Uuid,
-    /// Unpack the files the job created into this directory; for a job to all workers, each
-    /// worker's files into a subdirectory named after its id.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    out: OutArgs,
     /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -75,25 +74,34 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    args.out.check()?;
     let client = args.reach.asking(&args.leader).await?;
-    let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, &client)).await {
-            Ok(shown) => shown,
-            Err(_) => Err(TimedOut::Waiting(format!(
-                "the result of job {} did not arrive within {limit} (--timeout): try again with a \
-                 longer timeout",
-                args.job
-            ))
-            .into()),
-        },
-        None => get_and_show(args, &client).await,
+    let mut interrupts = interrupts();
+    let shown = tokio::select! {
+        shown = get_in_time(args, &client) => shown,
+        Some(interrupt) = interrupts.recv() => {
+            say("stopped; the result stays at the leader, and what was unpacked of it is removed");
+            Ok(ExitCode::from(interrupt.code()))
+        }
     };
     client.close().await;
     shown
 }
 
+async fn get_in_time(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
+    let Some(limit) = args.timeout else { return get_and_show(args, client).await };
+    timeout(limit.0, get_and_show(args, client)).await.unwrap_or_else(|_| {
+        Err(TimedOut::Waiting(format!(
+            "the result of job {} did not arrive within {limit} (--timeout): try again with a \
+             longer timeout",
+            args.job
+        ))
+        .into())
+    })
+}
+
 async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCode> {
-    let wanted = downloads(args.out.as_ref(), args.output);
+    let wanted = args.out.downloads(args.output);
     let Some(finished) = fetch(client, args.job, &wanted, args.progress, args.output).await? else {
         if args.output == Output::Json {
             print_json(&serde_json::json!({"job_id": args.job, "status": "NOT_FOUND"}))?;
@@ -107,14 +115,24 @@ async fn get_and_show(args: &GetArgs, client: &Client) -> anyhow::Result<ExitCod
         );
     };
     let result = finished.result()?;
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
-    match children(&result) {
+    let GetArgs { leader, out, output, progress, .. } = args;
+    let show_args = Show { leader, out, output: *output, progress: *progress };
+    let shown = match children(&result) {
+        Some(_) if out.save_archive.is_some() => {
+            return Err(Usage(format!(
+                "job {} went to all workers, and each has an archive of its own: fetch one of them \
+                 by its job id, or use --out",
+                args.job
+            ))
+            .into());
+        }
         Some(children) => {
-            let asker = Asker { client, progress: args.progress };
+            let asker = Asker { client, progress: *progress };
             show_all(&show_args, &asker, &result, &children).await
         }
-        None => show(&show_args, &result, &finished),
-    }
+        None => show(&show_args, &result, &finished).await,
+    };
+    shown.map(|shown| shown.code)
 }
 
 /// Fetches a result, and shows how far it is.
@@ -142,15 +160,4 @@ pub(crate) async fn fetch(
     };
     line.clear();
     Ok(fetched?)
-}
-
-/// Which parts of a result a command wants: the archive where it has a place for it, and what the
-/// job printed if that is printed. Those that are only printed pass through the directory for
-/// temporary files.
-pub(crate) fn downloads(out: Option<&PathBuf>, output: Output) -> Downloads {
-    match (out, output) {
-        (Some(dir), _) => Downloads::Directory(dir.clone()),
-        (None, Output::Table) => Downloads::Outputs(std::env::temp_dir()),
-        (None, Output::Json) => Downloads::None,
-    }
 }

@@ -3,12 +3,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::answers::{DatasetShown, ask};
-use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options};
+use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options, Receipt};
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
@@ -24,12 +24,13 @@ use tokio::sync::mpsc;
 use super::all::{Asker, show_all};
 use super::children::{Child, children};
 use super::dataset::cache_id;
-use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
+use super::exit::{TIMED_OUT, TimedOut, Usage, code_of};
+use super::interrupts::{Interrupt, interrupts};
 use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
+use super::out::OutArgs;
 use super::progress::Progress;
-use super::result::downloads;
-use super::show::{Show, show};
+use super::show::{Show, Shown, show};
 use super::{Output, Reach, print, print_json, say, time_limit};
 
 /// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what
@@ -47,11 +48,11 @@ const EXAMPLES: &str = "Examples:
   heft submit 127.0.0.1:5000 groupA --raw --subject groupA --file payload.bin > answer.bin
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
-error are printed as they are. Ctrl-C cancels the job; a second one leaves at once.
+error are printed as they are. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second one leaves at once.
 
 Exit codes: 0 the job ended OK, 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
 command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
-interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
+interrupted (143 by SIGTERM, 129 by SIGHUP): cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
 
 /// Submit one job, wait for it, and print its output
 #[derive(Debug, Args)]
@@ -101,10 +102,8 @@ pub struct SubmitArgs {
     /// with TIMEOUT, and the program keeps running
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
-    /// Unpack the files the job created into this directory; with --all, each worker's files into a
-    /// subdirectory named after its id.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    out: OutArgs,
     /// Output format.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -189,6 +188,12 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    args.out.check()?;
+    if args.all && args.out.save_archive.is_some() {
+        let text =
+            "--save-archive keeps one archive, and with --all each worker makes its own: use --out";
+        return Err(Usage(text.to_owned()).into());
+    }
     let deadline =
         args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
     let files = input_files(args, deadline).await?;
@@ -201,13 +206,12 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Some(id) => id.clone(),
         None => format!("submit-{}", uuid::Uuid::new_v4().simple()),
     };
-    let downloads =
-        if args.all { Default::default() } else { downloads(args.out.as_ref(), args.output) };
+    let downloads = if args.all { Default::default() } else { args.out.downloads(args.output) };
     // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach =
         if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
-    let options = Options { downloads, ..reach };
+    let options = Options { downloads, receipt: Receipt::ByCaller, ..reach };
     let client = before(
         args,
         deadline,
@@ -217,7 +221,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     .await??;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and
     // waiting for it.
-    let mut interrupts = interrupts().await;
+    let mut interrupts = interrupts();
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
@@ -249,19 +253,9 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         client.submit_to(subject, spec).await?
     };
     let ending = follow(args, &mut job, &mut interrupts, deadline).await;
-    if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
-        && let Ok(result) = finished.result()
-        && let Some(children) = children(&result)
-    {
-        let code = show_children(args, &client, &result, &children, (interrupts, deadline)).await;
+    if !matches!(&ending, Ok(Followed::Ended { .. })) {
         client.close().await;
-        return if *cancelled && result.status != JobStatus::Ok {
-            code.map(|_| ExitCode::from(INTERRUPTED))
-        } else {
-            code
-        };
     }
-    client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
         Followed::TimedOut(left) => {
@@ -275,7 +269,15 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             }
             return Err(TimedOut::Waiting(text).into());
         }
-        Followed::Left(reached) => {
+        Followed::Unsent(error, interrupt) => {
+            let error = error.into();
+            match args.output {
+                Output::Table => say(&format!("{error:#}")),
+                Output::Json => print_json(&failure(&error))?,
+            }
+            return Ok(ExitCode::from(interrupt.code()));
+        }
+        Followed::Left(reached, interrupt) => {
             let job = job.id();
             match reached {
                 Reached::Taken => {
@@ -295,19 +297,58 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             if args.output == Output::Json {
                 print_json(&json!({"job_id": job, "status": "LEFT"}))?;
             }
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(interrupt.code()));
         }
     };
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
-    match finished.result() {
-        Ok(result) if cancelled && result.status != JobStatus::Ok => {
-            show(&show_args, &result, &finished)?;
-            Ok(ExitCode::from(INTERRUPTED))
-        }
-        Ok(result) => show(&show_args, &result, &finished),
-        Err(_) if args.raw => show_raw(args, job.id(), &finished.payload),
-        Err(source) => Err(JobError::BadResult { job: job.id(), source }.into()),
+    let shown = show_end(args, &client, job.id(), &finished, (&mut interrupts, deadline)).await;
+    if shown.as_ref().is_ok_and(|shown| shown.is_safe) {
+        job.received().await;
     }
+    client.close().await;
+    match cancelled {
+        Some(interrupt) if finished.result().is_ok_and(|result| result.status != JobStatus::Ok) => {
+            if let Err(error) = shown {
+                say(&format!("{error:#}"));
+            }
+            Ok(ExitCode::from(interrupt.code()))
+        }
+        Some(_) | None => shown.map(|shown| shown.code),
+    }
+}
+
+/// Shows what came of a job.
+async fn show_end(
+    args: &SubmitArgs,
+    client: &Client,
+    job: uuid::Uuid,
+    finished: &Finished,
+    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+) -> anyhow::Result<Shown> {
+    let result = match finished.result() {
+        Ok(result) => result,
+        Err(_) if args.raw => {
+            let code = show_raw(args, job, &finished.payload)?;
+            return Ok(Shown { code, is_safe: true });
+        }
+        Err(source) => return Err(JobError::BadResult { job, source }.into()),
+    };
+    if let Some(children) = children(&result).filter(|_| args.all) {
+        return show_children(args, client, &result, &children, (interrupts, deadline)).await;
+    }
+    let show_args = show_args(args);
+    tokio::select! {
+        shown = show(&show_args, &result, finished) => shown,
+        Some(interrupt) = interrupts.recv() => {
+            let retry = show_args.retry(job, args.out.out.as_deref());
+            say(&format!("left before the job's files were here, and what there was of them is removed; {retry}"));
+            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
+        }
+    }
+}
+
+fn show_args(args: &SubmitArgs) -> Show<'_> {
+    let SubmitArgs { leader, out, output, progress, .. } = args;
+    Show { leader, out, output: *output, progress: *progress }
 }
 
 /// Does what comes before the job is sent, within `--timeout`. An error says what was not done by
@@ -335,16 +376,16 @@ async fn show_children(
     client: &Client,
     result: &JobResult,
     children: &[Child],
-    (mut interrupts, deadline): (mpsc::Receiver<()>, Option<tokio::time::Instant>),
-) -> anyhow::Result<ExitCode> {
-    let show_args = Show { leader: &args.leader, out: args.out.as_deref(), output: args.output };
+    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+) -> anyhow::Result<Shown> {
+    let show_args = show_args(args);
     let asker = Asker { client, progress: args.progress };
     let later = format!("`heft result get {} {}` fetches all of them", args.leader, result.job_id);
     tokio::select! {
         shown = show_all(&show_args, &asker, result, children) => shown,
-        Some(()) = interrupts.recv() => {
+        Some(interrupt) = interrupts.recv() => {
             say(&format!("left before the results of all workers had arrived; {later}"));
-            Ok(ExitCode::from(INTERRUPTED))
+            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
         }
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
@@ -518,10 +559,12 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
 
 /// How waiting for a job ended.
 enum Followed {
-    /// With its end; `cancelled` if Ctrl-C asked for that.
-    Ended { finished: Finished, cancelled: bool },
+    /// With its end; `cancelled` if Ctrl-C or a signal asked for that.
+    Ended { finished: Finished, cancelled: Option<Interrupt> },
     /// The person at the terminal did not want to wait any longer.
-    Left(Reached),
+    Left(Reached, Interrupt),
+    /// It was cancelled before it was sent.
+    Unsent(JobError, Interrupt),
     /// `--timeout` ran out.
     TimedOut(Left),
 }
@@ -530,31 +573,36 @@ enum Followed {
 async fn follow(
     args: &SubmitArgs,
     job: &mut JobHandle,
-    interrupts: &mut mpsc::Receiver<()>,
+    interrupts: &mut mpsc::Receiver<Interrupt>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
     let mut line = Line::new(job.id(), args.progress, args.output == Output::Json);
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
-    let mut cancelled = false;
+    let mut cancelled = None;
     let mut reached = Reached::default();
     loop {
         let event = tokio::select! {
             event = job.event() => event,
-            Some(()) = interrupts.recv() => {
-                if cancelled {
+            Some(interrupt) = interrupts.recv() => {
+                if cancelled.is_some() {
                     line.clear();
-                    return Ok(Followed::Left(reached));
+                    return Ok(Followed::Left(reached, interrupt));
                 }
-                cancelled = true;
-                line.note("cancelling the job; Ctrl-C again to leave it");
-                job.cancel("Ctrl-C at heft submit").await;
+                cancelled = Some(interrupt);
+                line.note(&match interrupt {
+                    Interrupt::CtrlC => "cancelling the job; Ctrl-C again to leave it".to_owned(),
+                    Interrupt::Terminate | Interrupt::HangUp => {
+                        format!("{}: cancelling the job; a second signal leaves it", interrupt.name())
+                    }
+                });
+                job.cancel(format!("{} at heft submit", interrupt.name())).await;
                 continue;
             }
             () = sleep_until(deadline) => {
                 line.clear();
                 return Ok(match leave(job, reached).await {
                     Leaving::Left(left) => Followed::TimedOut(left),
-                    Leaving::Ended(finished) => Followed::Ended { finished, cancelled: false },
+                    Leaving::Ended(finished) => Followed::Ended { finished, cancelled: None },
                 });
             }
             _ = refresh.tick(), if line.is_live() => {
@@ -570,23 +618,16 @@ async fn follow(
             // The news end when the job does.
             None => {
                 line.clear();
-                return Ok(Followed::Ended { finished: job.finish().await?, cancelled });
+                return match (job.finish().await, cancelled) {
+                    (Ok(finished), _) => Ok(Followed::Ended { finished, cancelled }),
+                    (Err(error @ JobError::CancelledUnsent { .. }), Some(interrupt)) => {
+                        Ok(Followed::Unsent(error, interrupt))
+                    }
+                    (Err(error), _) => Err(error.into()),
+                };
             }
         }
     }
-}
-
-/// Every Ctrl-C from now on; a third one that nobody has taken is dropped.
-async fn interrupts() -> mpsc::Receiver<()> {
-    let (pressed, queue) = mpsc::channel(2);
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            pressed.try_send(()).ok();
-        }
-    });
-    // Listening begins when the task has run.
-    tokio::task::yield_now().await;
-    queue
 }
 
 async fn sleep_until(deadline: Option<tokio::time::Instant>) {

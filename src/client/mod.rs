@@ -57,6 +57,7 @@ pub use downloads::{Downloads, Finished, Missing, Part, SinkFactory};
 pub use error::{ClientError, JobError, Refusal};
 pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
 pub use multi::MultiClient;
+pub use receipts::Receipt;
 pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
 pub use single::{Client, LinkState};
 pub use spec::{Input, JobSpec};
@@ -104,6 +105,8 @@ pub struct Options {
     pub grace: Duration,
     /// Which large parts of results are wanted, and where they go.
     pub downloads: Downloads,
+    /// Who says to the leader that a result has arrived for good.
+    pub receipt: Receipt,
 }
 
 impl Options {
@@ -123,6 +126,7 @@ impl Options {
             policy: Policy::default(),
             grace: dispatch::GRACE,
             downloads: Downloads::None,
+            receipt: Receipt::default(),
         }
     }
 }

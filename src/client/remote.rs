@@ -68,6 +68,10 @@ pub(super) enum Command {
         why: String,
         reply: Option<oneshot::Sender<bool>>,
     },
+    /// The caller has stored a result.
+    Received {
+        job: Uuid,
+    },
     Ask(Question),
     Close {
         done: oneshot::Sender<()>,
