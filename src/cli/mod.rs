@@ -23,6 +23,7 @@ mod log;
 mod out;
 mod print;
 mod progress;
+mod queued;
 pub mod result;
 mod show;
 pub mod status;

@@ -29,6 +29,7 @@ use super::job_line::Line;
 use super::leaving::{Leaving, Left, Reached, leave};
 use super::out::OutArgs;
 use super::progress::Progress;
+use super::queued::Why;
 use super::show::{Show, Shown, show};
 use super::{Output, Reach, print, print_json, say, time_limit};
 
@@ -255,7 +256,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         let of_datasets = spec.request.files.len();
         client.submit_to(subject, spec).await.map_err(|error| too_many(error, of_datasets))?
     };
-    let ending = follow(args, &mut job, &mut interrupts, deadline).await;
+    let why = Why::new(&client, job.id());
+    let ending = follow(args, &mut job, why, &mut interrupts, deadline).await;
     if !matches!(&ending, Ok(Followed::Ended { .. })) {
         client.close().await;
     }
@@ -540,6 +542,7 @@ enum Followed {
 async fn follow(
     args: &SubmitArgs,
     job: &mut JobHandle,
+    mut why: Why,
     interrupts: &mut mpsc::Receiver<Interrupt>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
@@ -571,6 +574,12 @@ async fn follow(
                     Leaving::Left(left) => Followed::TimedOut(left),
                     Leaving::Ended(finished) => Followed::Ended { finished, cancelled: None },
                 });
+            }
+            said = why.next(), if line.is_queued() => {
+                if let Some(text) = said {
+                    line.queued(&text);
+                }
+                continue;
             }
             _ = refresh.tick(), if line.is_live() => {
                 line.draw();

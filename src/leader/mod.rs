@@ -42,6 +42,7 @@ mod pack_writer;
 mod parts;
 mod payloads;
 mod peers;
+mod progress;
 mod questions;
 mod recover;
 mod refusal;
@@ -84,6 +85,7 @@ use large_frames::LargeFrames;
 use pacing::Pacing;
 use payloads::Payloads;
 use peers::Peers;
+use progress::Progresses;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::Relay;
 use retention::Retention;
@@ -126,6 +128,7 @@ pub struct Leader {
     /// Answers that name parts of which chunks are on their way once more.
     early_acks: BTreeMap<(ConnId, JobId), AckBody>,
     retention: Retention,
+    progresses: Progresses,
     datasets: Datasets,
     /// Whether what they want done is being done.
     acts_for_datasets: bool,
@@ -150,6 +153,7 @@ impl Leader {
             blobs: Blobs::default(),
             early_acks: BTreeMap::new(),
             retention: Retention::default(),
+            progresses: Progresses::default(),
             datasets: Datasets::new(config.blob_grace),
             acts_for_datasets: false,
             stagings: Stagings::new(config.relay.spool_bytes_max),
@@ -199,6 +203,14 @@ impl Leader {
                 self.questions(QuestionEvent::Wished(Operation::Cancel { job, by }));
             }
             Inbound::Received { job, run } => self.received(conn, job, run),
+            Inbound::Progress { job, says, event } => {
+                if let Some(event) = event {
+                    self.peer_says(conn, event);
+                    // That it runs is said before how far it is.
+                    self.act();
+                }
+                self.pass_on(conn, job, says);
+            }
             Inbound::Transfer { id, says } => self.transfer(conn, id, says),
             Inbound::Piece { id, payload } => self.piece(conn, id, &payload),
             Inbound::Dataset(says) => self.dataset_says(conn, says),
@@ -229,6 +241,7 @@ impl Leader {
             self.early_acks.retain(|(from, _), _| *from != conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
+            self.progresses.closed(conn);
             self.questions(QuestionEvent::Closed(conn));
             self.dataset_event(DatasetEvent::Closed { conn });
             self.release_fetched();
@@ -259,6 +272,7 @@ impl Leader {
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
         self.tell_who_waits_for_room();
+        self.pass_on_what_is_due();
         self.release_fetched();
         self.questions(QuestionEvent::Tick(self.now));
         self.dataset_event(DatasetEvent::Tick);
@@ -309,6 +323,7 @@ impl Leader {
             self.datasets.next_deadline(),
             self.stagings.next_deadline(),
             self.questions.next_deadline(),
+            self.progresses.next_deadline(),
         ];
         machines.into_iter().flatten().min()
     }
@@ -378,6 +393,7 @@ impl Leader {
                     self.post(conn, Task::Deliver { conn, job, run })
                 }
                 Action::ForgetInput { job } => {
+                    self.progresses.forget(job);
                     self.forget_staging(job);
                     self.payloads.commons.forget(job);
                     self.payloads.held.forget_input(job);
