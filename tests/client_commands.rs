@@ -387,8 +387,8 @@ async fn submit_to_all_shows_each_worker_and_unpacks_its_files_beneath_its_id() 
         ended.out
     );
 
-    let ended =
-        with_out(&["--all"], &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
+    let again = ["--all", "--force"];
+    let ended = with_out(&again, &dir.0, "json", |result| gathered(result, JobStatus::Ok)).await;
     let shown = ended.json();
     let second = &shown["workers"][1];
     assert_eq!((&second["worker"], &second["status"]), (&json!("w-2"), &json!("OK")));

@@ -104,6 +104,31 @@ async fn an_interrupt_before_a_detached_job_is_taken_cancels_it() {
 }
 
 #[tokio::test]
+async fn signals_do_not_cancel_a_job_that_was_to_be_left() {
+    for (signal, code) in [("-TERM", 143), ("-HUP", 129)] {
+        let leader = FakeLeader::start().await;
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_heft"), "submit", "calcA"]);
+        command.args(["--leader", &leader.address, "--detach"]).kill_on_drop(true);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().unwrap().to_string();
+        let script = async {
+            let mut peer = leader.welcome().await;
+            peer.next().await.request();
+            assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+            while let Some(frame) = peer.poll().await {
+                assert_ne!(frame.kind(), Kind::Cancel);
+            }
+        };
+        let (output, ()) = tokio::join!(timeout(PATIENCE, child.wait_with_output()), script);
+        let output = output.unwrap().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("unknown whether the leader has the job"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_classic_leader_is_sent_no_detached_job() {
     for raw in [false, true] {
         let (leader, dir) = (FakeLeader::start().await, Dir::new());

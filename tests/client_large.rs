@@ -210,9 +210,9 @@ async fn without_out_the_archive_is_not_fetched_and_the_next_step_is_said() {
 #[tokio::test]
 async fn result_get_fetches_what_the_leader_keeps() {
     let (leader, dir) = (FakeLeader::start().await, Dir::new());
-    let out = dir.path("out");
     let archive = zip(&[("large.bin", &noise(5 * MIB))]);
     for form in ["table", "json"] {
+        let out = dir.path(form);
         let args = ["result", "get", &leader.address, JOB, "--out", &out, "--output", form];
         let script = async {
             let mut peer = transferring(&leader).await;
@@ -236,7 +236,10 @@ async fn result_get_fetches_what_the_leader_keeps() {
             "json" => assert_eq!(ended.json()["unpacked"], json!(["large.bin"])),
             _ => assert_eq!(ended.out, "kept\n"),
         }
-        assert_eq!(std::fs::metadata(dir.0.join("out/large.bin")).unwrap().len(), 5 * MIB as u64);
+        assert_eq!(
+            std::fs::metadata(dir.0.join(form).join("large.bin")).unwrap().len(),
+            5 * MIB as u64
+        );
         assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1);
     }
 }

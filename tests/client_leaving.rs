@@ -167,6 +167,61 @@ fn a_pipe_to_which_nobody_writes_is_read_no_longer_than_the_timeout() {
     }
 }
 
+/// `heft submit` with its standard error on its output, started with SIGHUP handled as this says.
+fn submit_under(handling: &str, leader: &Leader, args: &[&str]) -> Proc {
+    let mut command = Command::new("env");
+    command.args([handling, "sh", "-c", "exec \"$0\" \"$@\" 2>&1", env!("CARGO_BIN_EXE_heft")]);
+    Proc::start("submit", command.args(["submit", &leader.addr(), "--progress", "json"]).args(args))
+}
+
+fn kill(signal: &str, process: &Proc) {
+    let sent = Command::new("kill").args([signal, &process.pid().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn sigterm_and_sighup_cancel_the_job_as_ctrl_c_does_with_the_codes_that_shells_know() {
+    let leader = Leader::start(&[]);
+    let worker = Worker::start(leader.port, &[("hold", "sleep 600")], &[]);
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let mut submit = submit_under("--default-signal=HUP", &leader, &["hold"]);
+        submit.event("running");
+        kill(signal, &submit);
+        let (ended, lines) = submit.finish();
+        assert_eq!(ended, Some(code), "{signal}: {lines:#?}");
+        let said = lines.join("\n");
+        assert!(said.contains("cancelling the job"), "{signal}: {said}");
+        assert!(said.contains("was cancelled") && !said.contains("FAILED"), "{signal}: {said}");
+        let status = status(&leader);
+        assert_eq!((&status["jobs"]["running"], &status["jobs"]["queued"]), (&0.into(), &0.into()));
+    }
+    // A second one leaves, whichever it is; the code is its own.
+    drop(worker);
+    let deaf = Leader::start(&[]);
+    let mut submit = submit_under("--default-signal=HUP", &deaf, &["hold"]);
+    submit.event("submitted");
+    kill("-STOP", &deaf.proc);
+    kill("-TERM", &submit);
+    submit.wait_for("word of the first", |line| line.contains("cancelling").then_some(()));
+    kill("-HUP", &submit);
+    let (ended, lines) = submit.finish();
+    kill("-CONT", &deaf.proc);
+    assert_eq!(ended, Some(129), "{lines:#?}");
+    assert!(lines.join("\n").contains("left job"), "{lines:#?}");
+}
+
+#[test]
+fn beneath_nohup_a_hangup_is_ignored() {
+    let leader = Leader::start(&[]);
+    let mut submit = submit_under("--ignore-signal=HUP", &leader, &["sum"]);
+    submit.event("submitted");
+    kill("-HUP", &submit);
+    let _worker = Worker::start(leader.port, &[("sum", "echo done")], &[]);
+    let (ended, lines) = submit.finish();
+    assert_eq!(ended, Some(0), "{lines:#?}");
+    assert!(lines.iter().any(|line| line == "done"), "{lines:#?}");
+}
+
 #[test]
 fn a_congestion_control_that_is_not_there_is_refused_by_its_flag() {
     let line = ["submit", "127.0.0.1:1", "sums", "--tcp-congestion", "nope"];

@@ -40,7 +40,8 @@ fn phase(leader: &Leader, job: &str) -> String {
 
 /// Fetches all of a result.
 fn fetch(leader: &Leader, job: &str, to: &TempDir) {
-    let (code, out, err) = heft(&["result", "get", &leader.addr(), job, "--out", to.text()]);
+    let get = ["result", "get", &leader.addr(), job, "--out", to.text(), "--force"];
+    let (code, out, err) = heft(&get);
     assert_eq!((code, out.as_str()), (Some(0), "made 20\n"), "{err}");
 }
 
@@ -239,6 +240,32 @@ fn a_result_that_never_fits_ends_its_job_with_the_numbers() {
 }
 
 #[test]
+fn a_result_whose_client_could_not_unpack_it_makes_no_room_until_somebody_has_it() {
+    let Some(disk) = SmallDisk::new(64) else { return };
+    let leader = disk.leader(&[]);
+    let _worker = Worker::start(leader.port, &[MAKE, HELLO], &["--max-par", "4"]);
+    let files = TempDir::new();
+    std::fs::write(files.join("out.bin"), "mine").unwrap();
+    let submit = ["submit", &leader.addr(), "make", "--out", files.text(), "--output", "json"];
+    let (code, out, err) = heft(&[&submit[..], &["--", "20"]].concat());
+    assert_eq!(code, Some(1), "{err}");
+    let shown: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(shown["error"].as_str().unwrap().contains("heft result get"), "{shown}");
+    assert_eq!(std::fs::read(files.join("out.bin")).unwrap(), b"mine");
+    let broken = shown["job_id"].as_str().unwrap();
+    // Another fills the disk, and a third has to wait.
+    made_and_left(&leader, 20);
+    until(&leader, "the disk is full", |status| status["jobs"]["done"] == 2);
+    let last = made_and_left(&leader, 20);
+    until(&leader, "a result waits", |status| status["leader"]["results_waiting"] == 1);
+    small_job(&leader);
+    assert_eq!(phase(&leader, &last), "returning");
+    fetch(&leader, broken, &files);
+    until(&leader, "the last one has room", |status| status["leader"]["results_waiting"] == 0);
+    assert_eq!(std::fs::metadata(files.join("out.bin")).unwrap().len(), 20 << 20);
+}
+
+#[test]
 fn who_waits_for_a_result_that_waits_for_room_hears_why() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);
@@ -246,7 +273,7 @@ fn who_waits_for_a_result_that_waits_for_room_hears_why() {
     let jobs: Vec<String> = (0..2).map(|_| made_and_left(&leader, 20)).collect();
     until(&leader, "the disk is full", |status| status["jobs"]["done"] == 2);
     let files = TempDir::new();
-    let mut last = submit(&leader, "make", &["--out", files.text(), "--", "20"]);
+    let mut last = submit(&leader, "make", &["--out", files.text(), "--force", "--", "20"]);
     let job = taken(&mut last);
     let event =
         last.event_where("waiting", |event| event["text"].as_str().unwrap().contains("result"));

@@ -19,11 +19,14 @@ pub(crate) const NOT_FOUND: u8 = 5;
 /// A defect in heft: what Rust ends a process with by itself.
 pub(crate) const PANICKED: u8 = 101;
 pub(crate) const INTERRUPTED: u8 = 130;
+/// What a shell reports of a command that SIGHUP ended, or SIGTERM.
+pub(crate) const HUNG_UP: u8 = 129;
+pub(crate) const TERMINATED: u8 = 143;
 /// What a shell reports of a command that SIGPIPE ended.
 pub(crate) const OUTPUT_CLOSED: u8 = 141;
 
 /// What a program reads in place of the number.
-const WORDS: [(u8, &str); 8] = [
+const WORDS: [(u8, &str); 10] = [
     (FAILED, "failed"),
     (USAGE, "usage"),
     (UNAVAILABLE, "unavailable"),
@@ -31,6 +34,8 @@ const WORDS: [(u8, &str); 8] = [
     (NOT_FOUND, "not-found"),
     (PANICKED, "defect"),
     (INTERRUPTED, "interrupted"),
+    (HUNG_UP, "interrupted"),
+    (TERMINATED, "interrupted"),
     (OUTPUT_CLOSED, "output-closed"),
 ];
 
@@ -49,7 +54,7 @@ pub const AFTER_HELP: &str = "Exit codes:
   4    --timeout ran out
   5    not found: the leader has no such job, result, dataset, blob or worker
   101  a defect in heft (a panic)
-  130  interrupted
+  129  interrupted by SIGHUP, 130 by Ctrl-C, 143 by SIGTERM
   141  the reader of the output left before its end, as `head` does
 
 The leader's address is -l HOST:PORT, else HEFT_LEADER, else that of the context (--context,

@@ -1,16 +1,27 @@
-//! What became of the files that a job left, for those who asked for them with `--out`.
+//! What became of the files that a job left, for those who asked for them with `--out` or
+//! `--save-archive`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tokio::time::interval;
 
 use crate::model::JobResult;
 use crate::units::{ByteSize, Count};
 use serde_json::{Map, Value, json};
 
-use super::unpack::{Unpacked, unpack, unpack_file};
+use super::job_line::Line;
+use super::out::save;
+use super::unpack::{Archive, Rules, Unpacked, Watch, unpack};
 use super::{note, say};
 
 /// Skipped entries that are named one by one.
 const SKIPPED_SAID_MAX: usize = 10;
+
+/// How often it is shown how far an unpacking is.
+const REFRESH: Duration = Duration::from_millis(200);
 
 /// What became of a job's files.
 pub(crate) enum Files {
@@ -18,8 +29,8 @@ pub(crate) enum Files {
     None,
     /// They are beneath the directory, but for those that were skipped.
     Unpacked(PathBuf, Unpacked),
-    /// They cannot be unpacked.
-    Broken(PathBuf, anyhow::Error),
+    /// They cannot be unpacked, and how to try again.
+    Broken(PathBuf, anyhow::Error, String),
     /// They were too large to come with the result.
     Lost(u64),
     /// They did not arrive: their size, and why.
@@ -35,26 +46,167 @@ pub(crate) enum Beside<'a> {
     Missing(&'a str),
 }
 
-impl Files {
-    /// Unpacks what the result brought into the directory: inside it, or beside it as a part.
-    pub(crate) fn take(result: &JobResult, dir: &Path, beside: Beside<'_>) -> Files {
+/// What there is of a job's files.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    /// Their archive.
+    Archive(Archive),
+    /// It left none.
+    None,
+    /// They were too large to come with the result.
+    Lost(u64),
+    /// They did not come: so many bytes, and why.
+    Missing(u64, String),
+}
+
+impl Found {
+    /// What the result brought: inside it, or beside it as a part.
+    pub(crate) fn of(result: &JobResult, beside: Beside<'_>) -> Found {
         if let (Some(lost), Beside::Missing(why)) =
             (result.lost.iter().find(|lost| lost.part == "archive"), beside)
         {
-            return Files::Missing(lost.size, why.to_owned());
+            return Found::Missing(lost.size, why.to_owned());
         }
-        let taken = match (&result.output_archive, &result.archive, result.archive_lost) {
-            (Some(archive), _, _) => unpack(archive, dir),
+        match (&result.output_archive, &result.archive, result.archive_lost) {
+            (Some(archive), _, _) => Found::Archive(Archive::Memory(archive.clone())),
             (None, Some(blob), _) => match beside {
-                Beside::File(archive) => unpack_file(archive, dir),
-                Beside::Missing(why) => return Files::Missing(blob.size, why.to_owned()),
+                Beside::File(archive) => Found::Archive(Archive::File(archive.to_owned())),
+                Beside::Missing(why) => Found::Missing(blob.size, why.to_owned()),
             },
-            (None, None, Some(bytes)) => return Files::Lost(bytes),
-            (None, None, None) => return Files::None,
-        };
-        match taken {
-            Ok(unpacked) => Files::Unpacked(dir.to_owned(), unpacked),
-            Err(error) => Files::Broken(dir.to_owned(), error),
+            (None, None, Some(bytes)) => Found::Lost(bytes),
+            (None, None, None) => Found::None,
+        }
+    }
+}
+
+/// The archive that was kept itself.
+pub(crate) enum Saved {
+    /// The job left no files, or they did not come: that is said elsewhere.
+    Nothing,
+    /// It is here, with so many bytes.
+    As(PathBuf, u64),
+    /// It cannot be written, and how to try again.
+    Failed(anyhow::Error, String),
+}
+
+impl Saved {
+    /// Keeps an archive as a file.
+    pub(crate) async fn take(found: &Found, file: &Path, force: bool, retry: String) -> Saved {
+        let Found::Archive(archive) = found else { return Saved::Nothing };
+        let (archive, file) = (archive.clone(), file.to_owned());
+        let saving = tokio::task::spawn_blocking(move || (save(&archive, &file, force), file));
+        match saving.await {
+            Ok((Ok(bytes), file)) => Saved::As(file, bytes),
+            Ok((Err(error), _)) => Saved::Failed(error, retry),
+            Err(error) => Saved::Failed(error.into(), retry),
+        }
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self, Saved::Failed(..))
+    }
+
+    /// Says it to the person at the terminal.
+    pub(crate) fn say(&self) {
+        match self {
+            Saved::Nothing => {}
+            Saved::As(file, bytes) => {
+                say(&format!("saved the archive of {} as {}", ByteSize(*bytes), file.display()));
+            }
+            Saved::Failed(error, retry) => say(&format!("{error:#}; {retry}")),
+        }
+    }
+
+    /// Adds it to what is printed for programs.
+    pub(crate) fn put(&self, members: &mut Map<String, Value>) {
+        match self {
+            Saved::Nothing => {}
+            Saved::As(file, _) => {
+                members.insert("saved_archive".to_owned(), json!(file.to_string_lossy()));
+            }
+            Saved::Failed(error, retry) => {
+                members.insert("error".to_owned(), json!(format!("{error:#}; {retry}")));
+            }
+        }
+    }
+}
+
+/// Ends an unpacking that nobody waits for any more.
+struct StopOnDrop(Arc<Watch>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Unpacks on a thread of its own, and shows how far it is. If this is dropped, the unpacking ends
+/// soon and removes what it made; the runtime waits for that.
+async fn unpack_beside(
+    archive: Archive,
+    dir: PathBuf,
+    rules: Rules,
+    line: &mut Line,
+) -> anyhow::Result<Unpacked> {
+    let watch = Arc::new(Watch::default());
+    let stop = StopOnDrop(watch.clone());
+    let unpacking = tokio::task::spawn_blocking(move || unpack(&archive, &dir, rules, &watch));
+    tokio::pin!(unpacking);
+    let mut refresh = interval(REFRESH);
+    let unpacked = loop {
+        tokio::select! {
+            ended = &mut unpacking => {
+                break ended.unwrap_or_else(|error| Err(anyhow!("unpacking failed: {error}")));
+            }
+            _ = refresh.tick() => {
+                if let (done, total @ 1..) = stop.0.far() {
+                    line.unpacking(done, total);
+                }
+            }
+        }
+    };
+    if let (done, total @ 1..) = stop.0.far() {
+        line.unpacking(done, total);
+    }
+    line.clear();
+    unpacked
+}
+
+impl Files {
+    /// Unpacks what there is into the directory; `retry` says how to try again.
+    pub(crate) async fn take(
+        found: &Found,
+        dir: &Path,
+        rules: Rules,
+        line: &mut Line,
+        retry: String,
+    ) -> Files {
+        match found {
+            Found::Archive(archive) => {
+                let unpacked = unpack_beside(archive.clone(), dir.to_owned(), rules, line).await;
+                match unpacked {
+                    Ok(unpacked) => Files::Unpacked(dir.to_owned(), unpacked),
+                    Err(error) => Files::Broken(dir.to_owned(), error, retry),
+                }
+            }
+            Found::None | Found::Lost(_) | Found::Missing(..) => Files::not_here(found),
+        }
+    }
+
+    /// Files that were wanted and are not here.
+    pub(crate) fn not_here(found: &Found) -> Files {
+        match found {
+            Found::Lost(bytes) => Files::Lost(*bytes),
+            Found::Missing(bytes, why) => Files::Missing(*bytes, why.clone()),
+            Found::Archive(_) | Found::None => Files::None,
+        }
+    }
+
+    /// Whether the files could be had by another attempt.
+    pub(crate) fn failed(&self) -> bool {
+        match self {
+            Files::Broken(..) | Files::Missing(..) => true,
+            Files::None | Files::Unpacked(..) | Files::Lost(_) => false,
         }
     }
 
@@ -107,8 +259,8 @@ impl Files {
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             Files::None | Files::Unpacked(..) => None,
-            Files::Broken(dir, error) => {
-                Some(format!("cannot unpack into {}: {error:#}", dir.display()))
+            Files::Broken(dir, error, retry) => {
+                Some(format!("cannot unpack into {}: {error:#}; {retry}", dir.display()))
             }
             Files::Lost(bytes) => Some(format!(
                 "the job's files were left out: {bytes} bytes do not fit the result's frame; have \

@@ -20,6 +20,7 @@ pub(crate) struct Line {
     waited_for: String,
     up: Meter,
     down: Meter,
+    unpacked: Meter,
 }
 
 impl Line {
@@ -34,6 +35,7 @@ impl Line {
             waited_for: String::new(),
             up: Meter::default(),
             down: Meter::default(),
+            unpacked: Meter::default(),
         }
     }
 
@@ -79,6 +81,16 @@ impl Line {
         };
         self.teller.tell(&said, worth);
         self.teller.set_head(&said.text);
+        self.teller.draw();
+    }
+
+    /// The files that the job made are being unpacked here.
+    pub(crate) fn unpacking(&mut self, done: u64, total: u64) {
+        let rate = self.unpacked.rate(Instant::now(), done);
+        let text = moving("unpacking", done, total, rate);
+        self.teller.set_head(&text);
+        let (event, bytes) = ("unpacking", Some((done, total)));
+        self.teller.tell(&Said { event, bytes, rate, text, more: Map::new() }, Worth::Glance);
         self.teller.draw();
     }
 

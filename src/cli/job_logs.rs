@@ -13,8 +13,8 @@ use super::gaps::gaps;
 use super::last::{JobRef, job_ref};
 use super::printed::{Printed, Rest};
 use super::reach::Leader;
-use super::show::{Show, ended_line, say_end, show_output};
-use super::{Output, Reach, Unwritten, print_to, say};
+use super::show::{ended_line, say_end, show_output};
+use super::{Reach, Unwritten, print_to, say};
 use crate::client::{
     Client, ClientError, Downloads, Finished, FollowEvent, FollowSpec, Following, Part, Purpose,
     Stream,
@@ -282,7 +282,7 @@ impl Logs {
             self.is_complete = false;
             gap.say("");
         }
-        say_end(&Show { leader, out: None, output: Output::Table }, &result);
+        say_end(leader, &result);
         Ok(())
     }
 }

@@ -95,8 +95,9 @@ impl Left {
         }
     }
 
-    /// For people: what is true, and the next step.
-    pub(crate) fn text(&self, leader: &Leader, job: Uuid) -> String {
+    /// For people: what is true, and the next step. A job that was withdrawn needs something else
+    /// when it is submitted `again`.
+    pub(crate) fn text(&self, leader: &Leader, job: Uuid, again: &str) -> String {
         let (get, cancel) = (leader.command("result get"), leader.command("cancel"));
         let explain = leader.command("explain");
         let of = |(sent, all): &(u64, u64)| match all {
@@ -110,8 +111,7 @@ impl Left {
             ),
             Left::NeverSent => "the job was not sent: the leader has nothing of it".to_owned(),
             Left::Withdrawn { sent } => format!(
-                "the job was withdrawn after {} had been sent; submit it again with a longer \
-                 --timeout",
+                "the job was withdrawn after {} had been sent; submit it again with {again}",
                 of(sent)
             ),
             Left::Unanswered => format!(
@@ -143,7 +143,7 @@ pub(crate) enum Leaving {
 /// Leaves a job. One whose files have not all come cannot go on without this client, and nobody
 /// else could bring the rest: it is withdrawn, so that it takes no room until the leader gives it
 /// up.
-pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving {
+pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached, why: &str) -> Leaving {
     let all = job.upload_bytes();
     // What has happened already, and nobody has looked at.
     while let Ok(event) = timeout(Duration::ZERO, job.event()).await {
@@ -166,7 +166,7 @@ pub(crate) async fn leave(job: &mut JobHandle, mut reached: Reached) -> Leaving 
         // One that waits here would go out if a connection came up before this client has ended.
         Reached::Nothing | Reached::Sent | Reached::Uploading { .. } => {}
     }
-    job.cancel("--timeout of heft submit").await;
+    job.cancel(format!("{why} at heft submit")).await;
     let ended = timeout(ANSWER_WITHIN, async {
         while let Some(event) = job.event().await {
             reached.take(&event);
@@ -257,7 +257,7 @@ mod tests {
         let (socket, address) = closed();
         let client = client(&address);
         let mut job = client.submit(request()).await.unwrap();
-        let left = leave(&mut job, Reached::Nothing).await;
+        let left = leave(&mut job, Reached::Nothing, "--timeout").await;
         assert!(matches!(left, Leaving::Left(Left::NeverSent)));
         let leader = listen(socket);
         until_up(&client).await;
@@ -272,7 +272,7 @@ mod tests {
         let client = client(&address);
         until_up(&client).await;
         let mut job = client.submit(request()).await.unwrap();
-        let left = leave(&mut job, Reached::Nothing).await;
+        let left = leave(&mut job, Reached::Nothing, "--timeout").await;
         client.close().await;
         assert!(has_job(&leader.await.unwrap()));
         assert!(matches!(left, Leaving::Left(Left::Unknown)));

@@ -1,7 +1,6 @@
 //! `heft result get`: fetches the result of a job that has ended, whoever submitted it, with what
 //! was too large to come with it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,15 +11,17 @@ use tokio::time::{interval, timeout};
 use uuid::Uuid;
 
 use super::children::children;
-use super::exit::{NOT_FOUND, TimedOut, code_of, report};
+use super::exit::{NOT_FOUND, TimedOut, Usage, code_of, report};
+use super::interrupts::interrupts;
 use super::job_line::Line;
 use super::last::{JobRef, job_ref};
+use super::out::OutArgs;
 use super::output::{self, OUTPUT_VARIABLE};
 use super::progress::Progress;
 use super::reach::Leader;
 use super::show::{Show, show};
 use super::show_children::{Asker, show_all};
-use super::{Output, Reach, print_json};
+use super::{Output, Reach, print_json, say};
 use crate::client::{Client, Downloads, Finished};
 use crate::units::Span;
 
@@ -52,10 +53,8 @@ struct GetArgs {
     /// Job id, or `last`.
     #[arg(value_name = "JOBID", value_parser = job_ref)]
     job: JobRef,
-    /// Unpack the files the job created into this directory; for a job to all workers, each
-    /// worker's files into a subdirectory named after its id.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    out: OutArgs,
     /// Output format.
     #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
@@ -76,22 +75,37 @@ pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    args.out.check()?;
     let leader = args.reach.leader().await?;
     let job = args.job.resolve(leader.address())?;
     let client = args.reach.asking(&leader).await?;
-    let shown = match args.timeout {
-        Some(limit) => match timeout(limit.0, get_and_show(args, job, &leader, &client)).await {
-            Ok(shown) => shown,
-            Err(_) => Err(TimedOut::Waiting(format!(
-                "the result of job {job} did not arrive within {limit} (--timeout): try again with \
-                 a longer timeout"
-            ))
-            .into()),
-        },
-        None => get_and_show(args, job, &leader, &client).await,
+    let mut interrupts = interrupts();
+    let shown = tokio::select! {
+        shown = get_in_time(args, job, &leader, &client) => shown,
+        Some(interrupt) = interrupts.recv() => {
+            say("stopped; the result stays at the leader, and what was unpacked of it is removed");
+            Ok(ExitCode::from(interrupt.code()))
+        }
     };
     client.close().await;
     shown
+}
+
+async fn get_in_time(
+    args: &GetArgs,
+    job: Uuid,
+    leader: &Leader,
+    client: &Client,
+) -> anyhow::Result<ExitCode> {
+    let shown = get_and_show(args, job, leader, client);
+    let Some(limit) = args.timeout else { return shown.await };
+    timeout(limit.0, shown).await.unwrap_or_else(|_| {
+        Err(TimedOut::Waiting(format!(
+            "the result of job {job} did not arrive within {limit} (--timeout): try again with a \
+             longer timeout"
+        ))
+        .into())
+    })
 }
 
 async fn get_and_show(
@@ -100,7 +114,7 @@ async fn get_and_show(
     leader: &Leader,
     client: &Client,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = downloads(args.out.as_ref(), args.output);
+    let wanted = args.out.downloads(args.output);
     let fetched = fetch(client, job, &wanted, args.progress, args.output).await;
     let fetched = match fetched {
         Err(error) if code_of(&error) == NOT_FOUND => return none_there(args, job, &error),
@@ -120,14 +134,23 @@ async fn get_and_show(
         );
     };
     let result = finished.result()?;
-    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
-    match children(&result) {
+    let GetArgs { out, output, progress, .. } = args;
+    let show_args = Show { leader, out, output: *output, progress: *progress };
+    let shown = match children(&result) {
+        Some(_) if out.save_archive.is_some() => {
+            return Err(Usage(format!(
+                "job {job} went to all workers, and each has an archive of its own: fetch one of \
+                 them by its job id, or use --out"
+            ))
+            .into());
+        }
         Some(children) => {
-            let asker = Asker { client, progress: args.progress };
+            let asker = Asker { client, progress: *progress };
             show_all(&show_args, &asker, &result, &children).await
         }
-        None => show(&show_args, &result, &finished),
-    }
+        None => show(&show_args, &result, &finished).await,
+    };
+    shown.map(|shown| shown.code)
 }
 
 /// The leader has no result of the job.
@@ -165,15 +188,4 @@ pub(crate) async fn fetch(
     };
     line.clear();
     Ok(fetched?)
-}
-
-/// Which parts of a result a command wants: the archive where it has a place for it, and what the
-/// job printed if that is printed. Those that are only printed pass through the directory for
-/// temporary files.
-pub(crate) fn downloads(out: Option<&PathBuf>, output: Output) -> Downloads {
-    match (out, output) {
-        (Some(dir), _) => Downloads::Directory(dir.clone()),
-        (None, Output::Table) => Downloads::Outputs(std::env::temp_dir()),
-        (None, Output::Json | Output::Jsonl | Output::Quiet) => Downloads::None,
-    }
 }

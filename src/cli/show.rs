@@ -7,12 +7,17 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use uuid::Uuid;
+
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
 use super::exit::FAILED;
-use super::files::{Beside, Files};
+use super::files::{Beside, Files, Found, Saved};
 use super::gaps::{Gap, gaps, print_beginning};
+use super::job_line::Line;
+use super::out::OutArgs;
+use super::progress::Progress;
 use super::reach::Leader;
 use super::{Output, Unwritten, note, print_json, print_to, say};
 use crate::client::{Finished, Part};
@@ -29,31 +34,81 @@ pub(crate) struct Show<'a> {
     /// The leader, for next steps.
     pub(crate) leader: &'a Leader,
     /// Where files go.
-    pub(crate) out: Option<&'a Path>,
+    pub(crate) out: &'a OutArgs,
     /// In which form.
     pub(crate) output: Output,
+    /// How to show how far it is.
+    pub(crate) progress: Progress,
 }
 
-/// Shows a result; the exit code for it.
-pub(crate) fn show(
+impl Show<'_> {
+    /// How to get what is not here of a result, as long as the leader has it.
+    pub(crate) fn retry(&self, job: Uuid, dir: Option<&Path>) -> String {
+        let dir = dir.map_or_else(|| "DIR".to_owned(), |dir| shell_word(&dir.to_string_lossy()));
+        format!(
+            "the result stays at the leader: `{} {job} --out {dir}` tries again",
+            self.leader.command("result get")
+        )
+    }
+
+    pub(crate) fn line(&self, job: Uuid) -> Line {
+        Line::new(job, self.progress, !self.output.is_for_people())
+    }
+}
+
+/// A word as a shell reads it.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// What came of showing a result.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// How the command ends.
+    pub(crate) code: ExitCode,
+    /// Whether all that there is of the result is where it was wanted. If not, the leader is not
+    /// told that it was received.
+    pub(crate) is_safe: bool,
+}
+
+/// Shows a result.
+pub(crate) async fn show(
     args: &Show<'_>,
     result: &JobResult,
     finished: &Finished,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<Shown> {
     let gaps = gaps(result, finished);
     let archive = match finished.part(Purpose::Archive).and_then(Part::path) {
         Some(path) => Beside::File(path),
         None => Beside::Missing(gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
     };
-    let files = args.out.map(|dir| Files::take(result, dir, archive));
+    let job = result.job_id;
+    let wants_files = args.out.out.is_some() || args.out.save_archive.is_some();
+    let found = if wants_files { Found::of(result, archive) } else { Found::None };
+    let saved = match &args.out.save_archive {
+        Some(file) => Saved::take(&found, file, args.out.force, args.retry(job, None)).await,
+        None => Saved::Nothing,
+    };
+    let files = match (&args.out.out, &found) {
+        (Some(dir), _) => {
+            let (rules, retry) = (args.out.rules(), args.retry(job, Some(dir)));
+            Some(Files::take(&found, dir, rules, &mut args.line(job), retry).await)
+        }
+        (None, Found::Lost(_) | Found::Missing(..)) => Some(Files::not_here(&found)),
+        (None, Found::Archive(_) | Found::None) => None,
+    };
     // What is left to say is said although one of the outputs takes nothing.
     let mut printed = Ok(());
     match args.output {
         Output::Table => {
             printed = show_output(finished, Purpose::Stdout, &result.stdout, &mut io::stdout())
                 .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
-            say_end(args, result);
-            if let (None, Some(archive)) = (args.out, &result.archive) {
+            say_end(args.leader, result);
+            if let (false, Some(archive)) = (wants_files, &result.archive) {
                 note(&format!(
                     "the job left {} bytes of files: fetch them with `{} {} --out DIR`",
                     archive.size,
@@ -65,11 +120,13 @@ pub(crate) fn show(
                 Some(files) => files.say(""),
                 None => say_left_out(result, ""),
             }
+            saved.say();
             gaps.iter().for_each(|gap| gap.say(""));
         }
         Output::Json | Output::Jsonl => {
             let mut shown = as_json(result);
             if let Value::Object(members) = &mut shown {
+                saved.put(members);
                 if let Some(files) = &files {
                     files.put(members);
                 }
@@ -80,7 +137,7 @@ pub(crate) fn show(
             print_json(&shown)?;
         }
         Output::Quiet => {
-            say_end(args, result);
+            say_end(args.leader, result);
             if let Some(files) = &files {
                 files.say("");
             }
@@ -88,8 +145,11 @@ pub(crate) fn show(
         }
     }
     printed?;
-    let complete = gaps.is_empty() && result.archive_lost.is_none();
-    Ok(exit_code(result, complete && files.is_none_or(|files| files.complete())))
+    let failed = saved.failed() || files.as_ref().is_some_and(Files::failed);
+    let complete = gaps.is_empty() && result.archive_lost.is_none() && !saved.failed();
+    let complete = complete && files.is_none_or(|files| files.complete());
+    let is_safe = !failed && finished.missing.is_empty();
+    Ok(Shown { code: exit_code(result, complete), is_safe })
 }
 
 /// Says that files of the job are nowhere, to those who did not ask for files; `whose` stands
@@ -115,7 +175,7 @@ pub(crate) fn ended_line(text: &str) -> Cow<'_, str> {
 }
 
 /// Says how a job ended, unless that is OK.
-pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
+pub(crate) fn say_end(leader: &Leader, result: &JobResult) {
     let job = result.job_id;
     match &result.status {
         JobStatus::Ok => {}
@@ -137,7 +197,7 @@ pub(crate) fn say_end(args: &Show<'_>, result: &JobResult) {
             let dead = if result.dead {
                 format!(
                     "; it is in the dead-letter queue: see `{} {job}`",
-                    args.leader.command("dlq show")
+                    leader.command("dlq show")
                 )
             } else {
                 String::new()
@@ -194,4 +254,23 @@ pub(crate) fn show_output(
     };
     File::open(path).and_then(|mut file| io::copy(&mut file, to)).and_then(|_| to.flush())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_shown_as_a_shell_reads_it() {
+        for (path, shown) in [
+            ("out/run-7", "out/run-7"),
+            ("größe", "größe"),
+            ("my out", "'my out'"),
+            ("a'b;c", "'a'\\''b;c'"),
+            ("$HOME", "'$HOME'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(path), shown);
+        }
+    }
 }

@@ -6,18 +6,18 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
 use super::children::{Child, Held, lines};
-use super::files::{Beside, Files};
+use super::files::{Beside, Files, Found};
 use super::gaps::{Gap, gaps};
+use super::out::OutArgs;
 use super::progress::Progress;
-use super::result::{downloads, fetch};
+use super::result::fetch;
 use super::show::{
-    NOT_FETCHED, Show, as_json, ended_line, exit_code, say_end, say_left_out, show_output,
+    NOT_FETCHED, Show, Shown, as_json, ended_line, exit_code, say_end, say_left_out, show_output,
 };
 use super::{Output, Unwritten, note, print, print_json, print_to, printable, say};
 use crate::client::{Client, Finished, Part};
@@ -50,22 +50,30 @@ impl Got<'_> {
             && self.result.archive_lost.is_none()
             && self.files.as_ref().is_none_or(Files::complete)
     }
+
+    /// Whether all that there is of it is where it was wanted.
+    fn is_safe(&self) -> bool {
+        self.trouble.is_none()
+            && self.finished.missing.is_empty()
+            && !self.files.as_ref().is_some_and(Files::failed)
+    }
 }
 
-/// Shows what each worker made of a job to all of them; the exit code for that.
+/// Shows what each worker made of a job to all of them.
 pub(crate) async fn show_all(
     args: &Show<'_>,
     asker: &Asker<'_>,
     result: &JobResult,
     children: &[Child],
-) -> anyhow::Result<ExitCode> {
-    let (mut complete, mut left_files) = (true, false);
+) -> anyhow::Result<Shown> {
+    let (mut complete, mut left_files, mut is_safe) = (true, false, true);
     let mut shown = Vec::new();
     // Files of the others are fetched although one of the outputs takes nothing.
     let mut printed = Ok(());
     for child in children {
         let got = get(args, asker, child).await;
         complete &= got.complete();
+        is_safe &= got.is_safe();
         left_files |= got.result.archive.is_some();
         match args.output {
             Output::Table => printed = printed.and(show_one(&got)),
@@ -77,8 +85,8 @@ pub(crate) async fn show_all(
         Output::Table => {
             printed = printed
                 .and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
-            say_end(args, result);
-            if let (None, true) = (args.out, left_files) {
+            say_end(args.leader, result);
+            if args.out.out.is_none() && left_files {
                 note(&format!(
                     "the job's output files were not fetched: use `{} {} --out DIR`",
                     args.leader.command("result get"),
@@ -94,16 +102,17 @@ pub(crate) async fn show_all(
             }
             print_json(&all)?;
         }
-        Output::Quiet => say_end(args, result),
+        Output::Quiet => say_end(args.leader, result),
     }
     printed?;
-    Ok(exit_code(result, complete))
+    Ok(Shown { code: exit_code(result, complete), is_safe })
 }
 
 /// Gets what one worker made of the job, with what the line does not have.
 async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a> {
-    let dir = args.out.map(|all| child.dir(all));
-    let wanted = downloads(dir.clone().flatten().as_ref(), args.output);
+    let dir = args.out.out.as_deref().map(|all| child.dir(all));
+    let own = OutArgs { out: dir.clone().flatten(), ..OutArgs::default() };
+    let wanted = own.downloads(args.output);
     let mut got = Got {
         worker: printable(&child.worker),
         result: Cow::Borrowed(&child.result),
@@ -127,12 +136,12 @@ async fn get<'a>(args: &Show<'_>, asker: &Asker<'_>, child: &'a Child) -> Got<'a
         }
     }
     got.gaps = gaps(&got.result, &got.finished);
-    got.files = take_files(args, child, &got, dir);
+    got.files = take_files(args, child, &got, dir).await;
     got
 }
 
 /// Unpacks what a worker's job left, if that is wanted.
-fn take_files(
+async fn take_files(
     args: &Show<'_>,
     child: &Child,
     got: &Got<'_>,
@@ -146,12 +155,17 @@ fn take_files(
                     got.gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED),
                 ),
             };
-            Some(Files::take(&got.result, &dir, archive))
+            let found = Found::of(&got.result, archive);
+            let job = child.job.unwrap_or(got.result.job_id);
+            let (rules, retry) = (args.out.rules(), args.retry(job, Some(&dir)));
+            Some(Files::take(&found, &dir, rules, &mut args.line(job), retry).await)
         }
         None => {
             let error =
                 anyhow::anyhow!("the worker's id {:?} is not a name for a directory", child.worker);
-            Some(Files::Broken(args.out.map(PathBuf::from).unwrap_or_default(), error))
+            let job = child.job.unwrap_or(got.result.job_id);
+            let all = args.out.out.clone().unwrap_or_default();
+            Some(Files::Broken(all, error, args.retry(job, None)))
         }
     }
 }

@@ -4,12 +4,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::answers::{DatasetShown, ask};
-use crate::client::{Client, Finished, Input, JobError, JobHandle, JobSpec, Options, UNCAPPED};
+use crate::client::{
+    Client, Finished, Input, JobError, JobHandle, JobSpec, Options, Receipt, UNCAPPED,
+};
 use crate::core::ids::CacheId;
 use crate::core::names::input_names;
 use crate::core::names::{NameUse, SafeName, flattened};
@@ -25,16 +27,17 @@ use tokio::sync::mpsc;
 
 use super::children::{Child, children};
 use super::dataset::cache_id;
-use super::exit::{INTERRUPTED, TIMED_OUT, TimedOut, Usage, code_of};
+use super::exit::{TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
+use super::interrupts::{Interrupt, interrupts};
 use super::job_line::Line;
 use super::last;
 use super::leaving::{Leaving, Left, Reached, leave};
+use super::out::OutArgs;
 use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
 use super::reach::{Leader, Leaders};
-use super::result::downloads;
-use super::show::{Show, show};
+use super::show::{Show, Shown, show};
 use super::show_children::{Asker, show_all};
 use super::{Output, Reach, print, print_json, say, time_limit};
 
@@ -55,12 +58,12 @@ const EXAMPLES: &str = "Examples:
   heft submit groupA --raw --subject groupA --file payload.bin > answer.bin
 
 Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
-error are printed as they are. Ctrl-C cancels the job; a second one leaves at once. The line `job ID` on standard error says
-that the leader has the job; from then on `last` means it in commands such as `heft job wait last`.
+error are printed as they are. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second one leaves at once. The line `job ID` on
+standard error says that the leader has the job; from then on `last` means it in commands such as `heft job wait last`.
 
 Exit codes: 0 the job ended OK (with --detach: the leader has it), 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
 command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
-interrupted: cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
+interrupted (143 by SIGTERM, 129 by SIGHUP): cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
 
 /// Submit one job, wait for it, and print its output
 #[derive(Debug, Args)]
@@ -119,10 +122,8 @@ pub struct SubmitArgs {
     /// with TIMEOUT, and the program keeps running
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     time_limit: Option<Span>,
-    /// Unpack the files the job created into this directory; with --all, each worker's files into a
-    /// subdirectory named after its id.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    out: OutArgs,
     /// Output format.
     #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
     output: Output,
@@ -208,6 +209,12 @@ async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    args.out.check()?;
+    if args.all && args.out.save_archive.is_some() {
+        let text =
+            "--save-archive keeps one archive, and with --all each worker makes its own: use --out";
+        return Err(Usage(text.to_owned()).into());
+    }
     let deadline =
         args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
     let leaders = args.reach.leaders()?;
@@ -223,13 +230,18 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     };
     let downloads = match args.all || args.detach {
         true => Default::default(),
-        false => downloads(args.out.as_ref(), args.output),
+        false => args.out.downloads(args.output),
     };
     // A dataset without a name of a file in it has the leader asked what is in it.
     let asks = args.caches.iter().any(|cached| cached.inner.is_none());
     let reach =
         if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
-    let options = Options { downloads, desired: args.cap.unwrap_or(UNCAPPED), ..reach };
+    let options = Options {
+        downloads,
+        receipt: Receipt::ByCaller,
+        desired: args.cap.unwrap_or(UNCAPPED),
+        ..reach
+    };
     let reaching = async {
         let leader = args.reach.first_of(&leaders).await?;
         let client = leader.connect(&options).await?;
@@ -240,7 +252,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let leader = &leader;
     // From here on Ctrl-C is for the job: it must not end the command between sending the job and
     // waiting for it.
-    let mut interrupts = interrupts().await;
+    let mut interrupts = interrupts();
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
@@ -281,21 +293,9 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         print_id(&job.id().to_string())?;
     }
     let ending = follow(args, leader.address(), &mut job, &mut interrupts, deadline).await;
-    if let (true, Ok(Followed::Ended { finished, cancelled })) = (args.all, &ending)
-        && let Ok(result) = finished.result()
-        && let Some(children) = children(&result)
-    {
-        let asker = Asker { client: &client, progress: args.progress };
-        let code =
-            show_children(args, leader, &asker, &result, &children, (interrupts, deadline)).await;
+    if !matches!(&ending, Ok(Followed::Ended { .. })) {
         client.close().await;
-        return if *cancelled && result.status != JobStatus::Ok {
-            code.map(|_| ExitCode::from(INTERRUPTED))
-        } else {
-            code
-        };
     }
-    client.close().await;
     let (finished, cancelled) = match ending? {
         Followed::Ended { finished, cancelled } => (finished, cancelled),
         Followed::Taken => {
@@ -312,7 +312,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Followed::TimedOut(left) => {
             let (job, after) =
                 (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
-            let left_text = left.text(leader, job);
+            let left_text = left.text(leader, job, "a longer --timeout");
             let text = format!("no result of job {job} within {after} (--timeout); {left_text}");
             if args.output.is_json() {
                 print_json(&with_code(left.as_json(job, &text), TIMED_OUT))?;
@@ -320,7 +320,26 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             }
             return Err(TimedOut::Waiting(text).into());
         }
-        Followed::Left(reached) => {
+        Followed::Interrupted(left, interrupt) => {
+            let left_text = left.text(leader, job.id(), "--detach");
+            let text = format!("{} ended heft submit; {left_text}", interrupt.name());
+            if args.output.is_json() {
+                print_json(&with_code(left.as_json(job.id(), &text), interrupt.code()))?;
+            } else {
+                say(&text);
+            }
+            return Ok(ExitCode::from(interrupt.code()));
+        }
+        Followed::Unsent(error, interrupt) => {
+            let error = error.into();
+            if args.output.is_json() {
+                print_json(&with_code(failure(&error), interrupt.code()))?;
+            } else {
+                say(&format!("{error:#}"));
+            }
+            return Ok(ExitCode::from(interrupt.code()));
+        }
+        Followed::Left(reached, interrupt) => {
             let job = job.id();
             match reached {
                 Reached::Taken => {
@@ -340,19 +359,62 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             if args.output.is_json() {
                 print_json(&json!({"job_id": job, "status": "LEFT"}))?;
             }
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(interrupt.code()));
         }
     };
-    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
-    match finished.result() {
-        Ok(result) if cancelled && result.status != JobStatus::Ok => {
-            show(&show_args, &result, &finished)?;
-            Ok(ExitCode::from(INTERRUPTED))
-        }
-        Ok(result) => show(&show_args, &result, &finished),
-        Err(_) if args.raw => show_raw(args, job.id(), &finished.payload),
-        Err(source) => Err(JobError::BadResult { job: job.id(), source }.into()),
+    let show_args = show_args(args, leader);
+    let until = (&mut interrupts, deadline);
+    let shown = show_end(&show_args, args, &client, job.id(), &finished, until).await;
+    if shown.as_ref().is_ok_and(|shown| shown.is_safe) {
+        job.received().await;
     }
+    client.close().await;
+    match cancelled {
+        Some(interrupt) if finished.result().is_ok_and(|result| result.status != JobStatus::Ok) => {
+            if let Err(error) = shown {
+                say(&format!("{error:#}"));
+            }
+            Ok(ExitCode::from(interrupt.code()))
+        }
+        Some(_) | None => shown.map(|shown| shown.code),
+    }
+}
+
+/// Shows what came of a job.
+async fn show_end(
+    show_args: &Show<'_>,
+    args: &SubmitArgs,
+    client: &Client,
+    job: uuid::Uuid,
+    finished: &Finished,
+    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+) -> anyhow::Result<Shown> {
+    let result = match finished.result() {
+        Ok(result) => result,
+        Err(_) if args.raw => {
+            let code = show_raw(args, job, &finished.payload)?;
+            return Ok(Shown { code, is_safe: true });
+        }
+        Err(source) => return Err(JobError::BadResult { job, source }.into()),
+    };
+    if let Some(children) = children(&result).filter(|_| args.all) {
+        let asker = Asker { client, progress: args.progress };
+        return show_children(args, show_args, &asker, &result, &children, (interrupts, deadline))
+            .await;
+    }
+    tokio::select! {
+        shown = show(show_args, &result, finished) => shown,
+        Some(interrupt) = interrupts.recv() => {
+            let retry = show_args.retry(job, args.out.out.as_deref());
+            say(&format!("left before the job's files were here, and what there was of them is removed; {retry}"));
+            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
+        }
+    }
+}
+
+fn show_args<'a>(args: &'a SubmitArgs, leader: &'a Leader) -> Show<'a> {
+    let SubmitArgs { out, output, progress, .. } = args;
+    Show { leader, out, output: *output, progress: *progress }
 }
 
 /// Does what comes before the job is sent, within `--timeout`. An error says what was not done by
@@ -377,19 +439,19 @@ async fn before<T>(
 /// Shows what each worker made of the job, and fetches what did not come with its result.
 async fn show_children(
     args: &SubmitArgs,
-    leader: &Leader,
+    show: &Show<'_>,
     asker: &Asker<'_>,
     result: &JobResult,
     children: &[Child],
-    (mut interrupts, deadline): (mpsc::Receiver<()>, Option<tokio::time::Instant>),
-) -> anyhow::Result<ExitCode> {
-    let show_args = Show { leader, out: args.out.as_deref(), output: args.output };
-    let later = format!("`{} {}` fetches all of them", leader.command("result get"), result.job_id);
+    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+) -> anyhow::Result<Shown> {
+    let fetch = show.leader.command("result get");
+    let later = format!("`{fetch} {}` fetches all of them", result.job_id);
     tokio::select! {
-        shown = show_all(&show_args, asker, result, children) => shown,
-        Some(()) = interrupts.recv() => {
+        shown = show_all(show, asker, result, children) => shown,
+        Some(interrupt) = interrupts.recv() => {
             say(&format!("left before the results of all workers had arrived; {later}"));
-            Ok(ExitCode::from(INTERRUPTED))
+            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
         }
         () = sleep_until(deadline) => {
             let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
@@ -575,12 +637,16 @@ fn input_file(text: &str) -> anyhow::Result<Input> {
 
 /// How waiting for a job ended.
 enum Followed {
-    /// With its end; `cancelled` if Ctrl-C asked for that.
-    Ended { finished: Finished, cancelled: bool },
+    /// With its end; `cancelled` if Ctrl-C or a signal asked for that.
+    Ended { finished: Finished, cancelled: Option<Interrupt> },
     /// The leader has the job, and no more is wanted (`--detach`).
     Taken,
     /// The person at the terminal did not want to wait any longer.
-    Left(Reached),
+    Left(Reached, Interrupt),
+    /// A signal ended the command before the leader had the job (`--detach`).
+    Interrupted(Left, Interrupt),
+    /// It was cancelled before it was sent.
+    Unsent(JobError, Interrupt),
     /// `--timeout` ran out.
     TimedOut(Left),
 }
@@ -612,32 +678,45 @@ async fn follow(
     args: &SubmitArgs,
     leader: &str,
     job: &mut JobHandle,
-    interrupts: &mut mpsc::Receiver<()>,
+    interrupts: &mut mpsc::Receiver<Interrupt>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
     let mut line = Line::new(job.id(), args.progress, !args.output.is_for_people());
     let mut refresh = tokio::time::interval(Duration::from_millis(500));
-    let mut cancelled = false;
+    let mut cancelled = None;
     let mut reached = Reached::default();
     let mut acknowledged = Acknowledged { args, leader, said: false };
     loop {
         let event = tokio::select! {
             event = job.event() => event,
-            Some(()) = interrupts.recv() => {
-                if cancelled {
+            Some(interrupt) = interrupts.recv() => {
+                if cancelled.is_some() {
                     line.clear();
-                    return Ok(Followed::Left(reached));
+                    return Ok(Followed::Left(reached, interrupt));
                 }
-                cancelled = true;
-                line.note("cancelling the job; Ctrl-C again to leave it");
-                job.cancel("Ctrl-C at heft submit").await;
+                // A detached job is not the terminal's: what ends that does not cancel the job.
+                if args.detach && interrupt != Interrupt::CtrlC {
+                    line.clear();
+                    return Ok(match leave(job, reached, interrupt.name()).await {
+                        Leaving::Left(left) => Followed::Interrupted(left, interrupt),
+                        Leaving::Ended(_) => Followed::Taken,
+                    });
+                }
+                cancelled = Some(interrupt);
+                line.note(&match interrupt {
+                    Interrupt::CtrlC => "cancelling the job; Ctrl-C again to leave it".to_owned(),
+                    Interrupt::Terminate | Interrupt::HangUp => {
+                        format!("{}: cancelling the job; a second signal leaves it", interrupt.name())
+                    }
+                });
+                job.cancel(format!("{} at heft submit", interrupt.name())).await;
                 continue;
             }
             () = sleep_until(deadline) => {
                 line.clear();
-                return Ok(match leave(job, reached).await {
+                return Ok(match leave(job, reached, "--timeout").await {
                     Leaving::Left(left) => Followed::TimedOut(left),
-                    Leaving::Ended(finished) => Followed::Ended { finished, cancelled: false },
+                    Leaving::Ended(finished) => Followed::Ended { finished, cancelled: None },
                 });
             }
             _ = refresh.tick(), if line.is_live() => {
@@ -650,7 +729,7 @@ async fn follow(
                 reached.take(&event);
                 if reached == Reached::Taken {
                     acknowledged.take(job.id(), &mut line);
-                    if args.detach && !cancelled {
+                    if args.detach && cancelled.is_none() {
                         line.clear();
                         return Ok(Followed::Taken);
                     }
@@ -659,26 +738,21 @@ async fn follow(
             }
             // The news end when the job does. A classic leader says nothing before.
             None => {
-                let finished = job.finish().await?;
-                acknowledged.take(job.id(), &mut line);
+                let finished = job.finish().await;
+                if finished.is_ok() {
+                    acknowledged.take(job.id(), &mut line);
+                }
                 line.clear();
-                return Ok(Followed::Ended { finished, cancelled });
+                return match (finished, cancelled) {
+                    (Ok(finished), _) => Ok(Followed::Ended { finished, cancelled }),
+                    (Err(error @ JobError::CancelledUnsent { .. }), Some(interrupt)) => {
+                        Ok(Followed::Unsent(error, interrupt))
+                    }
+                    (Err(error), _) => Err(error.into()),
+                };
             }
         }
     }
-}
-
-/// Every Ctrl-C from now on; a third one that nobody has taken is dropped.
-async fn interrupts() -> mpsc::Receiver<()> {
-    let (pressed, queue) = mpsc::channel(2);
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            pressed.try_send(()).ok();
-        }
-    });
-    // Listening begins when the task has run.
-    tokio::task::yield_now().await;
-    queue
 }
 
 async fn sleep_until(deadline: Option<tokio::time::Instant>) {

@@ -1,27 +1,87 @@
-//! Unpacks a job's archive beneath a directory. The archive comes from a worker and may be hostile:
-//! every entry is judged before the first byte is written and those that are not safe are skipped,
-//! names stay beneath the directory, links are never made or followed, and what it inflates to is
-//! bounded.
+//! Unpacks a job's archive beneath a directory, at any size. The archive comes from a worker and may
+//! be hostile: every entry is judged before the first byte is written and those that are not safe
+//! are skipped, names stay beneath the directory, links are never made or followed, nothing that is
+//! there is replaced unless that was asked for, and what it unpacks to is known and has room before
+//! anything is written. An entry that lies about its size is stopped. Of an unpacking that fails,
+//! nothing stays that was not there before.
+//!
+//! Blocking; `files.rs` calls it on a thread of its own.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::io::{self, BufReader, Cursor, Read, Seek};
+use std::io::{self, BufReader, Cursor, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use uuid::Uuid;
+use zip::ZipReadOptions;
+use zip::read::{Config, ZipFileEntry};
+use zip::unstable::read::ZipIterable;
 
 use crate::core::names::SafeName;
-use crate::fs::dirfd;
-use crate::units::ByteSize;
-use anyhow::{Context, bail, ensure};
-use zip::ZipArchive;
+use crate::fs::dirfd::{self, Standing};
+use crate::units::{ByteSize, Count};
 
 /// Files and directories in one archive.
 const ENTRIES_MAX: usize = 65_536;
 
-/// What any archive may inflate to. Deflate makes at most a thousand times as much of it.
-const UNPACKED_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// What is left free on the disk that an archive is unpacked to, unless a tenth of it is less.
+const DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What a large one may, for each of its bytes: 1 GiB for 4 MiB, as for those that come in a frame.
-const UNPACKED_RATIO_MAX: u64 = 256;
+/// What is read at a time, and after which it is looked whether to go on.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Names of files that an error lists.
+const NAMED_MAX: usize = 5;
+
+/// Characters of a skipped entry's name that are kept.
+const SKIPPED_NAME_CHARS_MAX: usize = 256;
+
+/// Where an archive is.
+#[derive(Clone, Debug)]
+pub(crate) enum Archive {
+    /// In memory, as it came with the result.
+    Memory(Vec<u8>),
+    /// In a file, of which nothing but a piece is ever in memory.
+    File(PathBuf),
+}
+
+/// How it is unpacked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    /// Whether files that are there are replaced.
+    pub(crate) force: bool,
+    /// What it may unpack to, if that was said.
+    pub(crate) bytes_max: Option<u64>,
+}
+
+/// How far an unpacking is, and whether it is still wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    done: AtomicU64,
+    total: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Watch {
+    /// Bytes that were written, and bytes in all.
+    pub(crate) fn far(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    /// Nobody waits any more: it ends soon, with an error.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.stopped.load(Ordering::Relaxed), "unpacking was stopped");
+        Ok(())
+    }
+}
 
 /// What an archive held.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -33,89 +93,377 @@ pub(crate) struct Unpacked {
 }
 
 /// Unpacks what is safe of the archive.
-pub(crate) fn unpack(archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
-    unpack_bounded(Cursor::new(archive), dir, UNPACKED_BYTES_MAX)
+pub(crate) fn unpack(
+    archive: &Archive,
+    dir: &Path,
+    rules: Rules,
+    watch: &Watch,
+) -> anyhow::Result<Unpacked> {
+    match archive {
+        Archive::Memory(bytes) => unpack_from(Cursor::new(bytes), dir, rules, watch),
+        Archive::File(path) => {
+            let file = File::open(path)
+                .with_context(|| format!("cannot open the job's archive {}", path.display()))?;
+            unpack_from(BufReader::new(file), dir, rules, watch)
+        }
+    }
 }
 
-/// The same with an archive in a file, of which only the list of entries is ever in memory.
-pub(crate) fn unpack_file(archive: &Path, dir: &Path) -> anyhow::Result<Unpacked> {
-    let open = || format!("cannot open the job's archive {}", archive.display());
-    let file = File::open(archive).with_context(open)?;
-    let bytes = file.metadata().with_context(open)?.len();
-    let bytes_max = bytes.saturating_mul(UNPACKED_RATIO_MAX).max(UNPACKED_BYTES_MAX);
-    unpack_bounded(BufReader::new(file), dir, bytes_max)
-}
-
-fn unpack_bounded(
+fn unpack_from(
     archive: impl Read + Seek,
     dir: &Path,
-    bytes_max: u64,
+    rules: Rules,
+    watch: &Watch,
 ) -> anyhow::Result<Unpacked> {
-    let mut zip =
-        ZipArchive::new(archive).context("the job's archive is not a ZIP file that can be read")?;
+    let mut zip = ZipIterable::try_new(archive, Config::default())
+        .context("the job's archive is not a ZIP file that can be read")?;
+    let mut plan = plan(&mut zip, watch)?;
+    let room = Room::of(nearest(dir)?)?;
+    room.check(plan.bytes, dir, rules)?;
+    watch.total.store(plan.bytes, Ordering::Relaxed);
+    let folders = plan.look(dir, rules)?;
+    let is_new = !dir.exists();
+    fs::create_dir_all(dir)
+        .with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    let root = dirfd::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    let mut made = Made { root, folders, files: Vec::new(), replacing: Vec::new() };
+    let written = write_all(&mut zip, &plan, dir, &mut made, watch);
+    match written.and_then(|()| made.put_in_place(dir)) {
+        Ok(()) => {
+            let files = plan.entries.into_iter().filter(|planned| !planned.is_dir);
+            let files = files.map(|planned| planned.name).collect();
+            Ok(Unpacked { files, skipped: plan.skipped })
+        }
+        Err(error) => {
+            let said = made.undo();
+            if is_new {
+                // What else is in it stays.
+                fs::remove_dir(dir).ok();
+            }
+            Err(anyhow!("{error:#}; {said}"))
+        }
+    }
+}
+
+/// An entry that is unpacked.
+#[derive(Debug)]
+struct Planned {
+    /// Its place among all entries.
+    index: usize,
+    name: String,
+    safe: SafeName,
+    is_dir: bool,
+    /// Whether a file is there that it replaces.
+    replaces: bool,
+}
+
+/// What is unpacked of an archive.
+#[derive(Debug, Default)]
+struct Plan {
+    entries: Vec<Planned>,
+    skipped: Vec<(String, String)>,
+    /// Bytes that its files have, as the archive's directory says.
+    bytes: u64,
+}
+
+/// Judges all entries.
+fn plan<R: Read + Seek>(zip: &mut ZipIterable<R>, watch: &Watch) -> anyhow::Result<Plan> {
     let entries = zip.len();
     ensure!(
         entries <= ENTRIES_MAX,
         "the job's archive has {entries} entries; at most {ENTRIES_MAX} are unpacked"
     );
-    let mut unpacked = Unpacked::default();
-    let mut plan = Vec::with_capacity(entries);
-    for index in 0..entries {
-        let entry = zip
-            .by_index_raw(index)
-            .with_context(|| format!("entry {index} of the job's archive"))?;
-        let name = entry
-            .name()
-            .with_context(|| format!("entry {index} of the job's archive"))?
-            .into_owned();
-        let judged = if entry.is_symlink() {
-            Err("it is a symbolic link".to_owned())
-        } else if entry.encrypted() {
-            Err("it is encrypted".to_owned())
-        } else {
-            // A directory's name ends with a slash.
-            SafeName::parse_made(name.trim_end_matches('/')).map_err(|error| {
-                match error.rule.to_string().strip_prefix("it ") {
-                    Some(rule) => format!("the name {rule}"),
-                    None => format!("the name is not taken: {}", error.rule),
-                }
-            })
-        };
-        match judged {
+    let mut plan = Plan::default();
+    let mut names = HashSet::new();
+    for (index, entry) in zip.files().context("the job's archive cannot be read")?.enumerate() {
+        watch.check()?;
+        let which = || format!("entry {index} of the job's archive");
+        let entry = entry.with_context(which)?;
+        let name = entry.name().with_context(which)?.into_owned();
+        match judge(&entry, &name) {
+            Ok(safe) if !names.insert(safe.clone()) => {
+                plan.skip(&name, "another entry has the same name".to_owned());
+            }
             // Not `entry.is_dir()`, to which a backslash at the end is one too.
             Ok(safe) => {
                 let is_dir = name.ends_with('/');
-                plan.push((index, name, safe, is_dir));
+                if !is_dir {
+                    plan.bytes = plan.bytes.saturating_add(entry.size());
+                }
+                plan.entries.push(Planned { index, name, safe, is_dir, replaces: false });
             }
-            Err(why) => unpacked.skipped.push((name, why)),
+            Err(why) => plan.skip(&name, why),
         }
     }
-    fs::create_dir_all(dir)
-        .with_context(|| format!("cannot make the directory {}", dir.display()))?;
-    let root = dirfd::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
-    let mut left = bytes_max;
-    for (index, name, safe, is_dir) in plan {
+    Ok(plan)
+}
+
+/// The name under which an entry is unpacked, or why it is not.
+fn judge(entry: &ZipFileEntry<'_>, name: &str) -> Result<SafeName, String> {
+    if entry.is_symlink() {
+        return Err("it is a symbolic link".to_owned());
+    }
+    if entry.encrypted() {
+        return Err("it is encrypted".to_owned());
+    }
+    // A directory's name ends with a slash.
+    SafeName::parse_made(name.trim_end_matches('/')).map_err(|error| {
+        match error.rule.to_string().strip_prefix("it ") {
+            Some(rule) => format!("the name {rule}"),
+            None => format!("the name is not taken: {}", error.rule),
+        }
+    })
+}
+
+impl Plan {
+    fn skip(&mut self, name: &str, why: String) {
+        self.skipped.push((name.chars().take(SKIPPED_NAME_CHARS_MAX).collect(), why));
+    }
+
+    /// Looks for what is in the way, and notes what is replaced. Gives the folders that will be
+    /// made.
+    fn look(&mut self, dir: &Path, rules: Rules) -> anyhow::Result<BTreeSet<SafeName>> {
+        let mut folders = BTreeSet::new();
+        let root = match dirfd::open_root(dir) {
+            Ok(root) => Some(root),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot open {}", dir.display()));
+            }
+        };
+        let (mut taken, mut blocked) = (Vec::new(), Vec::new());
+        for planned in &mut self.entries {
+            let safe = &planned.safe;
+            let standing = match &root {
+                None => Standing::Nothing { folders: 0 },
+                Some(root) => dirfd::standing(root, safe).with_context(|| {
+                    format!("cannot look at {}", dir.join(safe.as_str()).display())
+                })?,
+            };
+            match (standing, planned.is_dir) {
+                (Standing::Nothing { folders: there }, is_dir) => {
+                    folders.extend(safe.ancestors().skip(there));
+                    folders.extend(is_dir.then(|| safe.clone()));
+                }
+                (Standing::Folder, true) => {}
+                (Standing::File, false) if rules.force => planned.replaces = true,
+                (Standing::File, false) => taken.push(planned.name.as_str()),
+                (Standing::Folder, false) | (Standing::File, true) | (Standing::Blocked, _) => {
+                    blocked.push(planned.name.as_str());
+                }
+            }
+        }
+        if !blocked.is_empty() {
+            bail!(
+                "something else stands in the place of {}: remove it, or choose another directory",
+                named(&blocked)
+            );
+        }
+        if !taken.is_empty() {
+            bail!(
+                "{} there already: choose another directory, or replace what is there with --force",
+                match taken.as_slice() {
+                    [one] => format!("{one:?} is"),
+                    many => format!("{} are", named(many)),
+                }
+            );
+        }
+        Ok(folders)
+    }
+}
+
+/// Some names, and how many others there are.
+fn named(names: &[&str]) -> String {
+    let first: Vec<String> = names.iter().take(NAMED_MAX).map(|name| format!("{name:?}")).collect();
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+/// The directory, or the nearest one above it that is there.
+pub(crate) fn nearest(dir: &Path) -> anyhow::Result<&Path> {
+    let above = dir.ancestors().map(|dir| match dir.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => dir,
+    });
+    let mut found = above.filter(|dir| dir.exists());
+    found.next().ok_or_else(|| anyhow!("no directory above {} exists", dir.display()))
+}
+
+/// The room on a disk.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    free: u64,
+    total: u64,
+}
+
+impl Room {
+    fn of(dir: &Path) -> anyhow::Result<Room> {
+        let system = rustix::fs::statvfs(dir)
+            .with_context(|| format!("cannot tell how much room {} has", dir.display()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
+        Ok(Room { free: bytes(system.f_bavail), total: bytes(system.f_blocks) })
+    }
+
+    /// Refuses what has no room.
+    fn check(self, bytes: u64, dir: &Path, rules: Rules) -> anyhow::Result<()> {
+        if let Some(bytes_max) = rules.bytes_max.filter(|bytes_max| bytes > *bytes_max) {
+            bail!(
+                "the job's archive unpacks to {}, over the limit of {} (--max-unpacked): raise it",
+                ByteSize(bytes),
+                ByteSize(bytes_max)
+            );
+        }
+        let reserve = DISK_RESERVE_BYTES.min(self.total / 10);
+        if bytes > self.free.saturating_sub(reserve) {
+            bail!(
+                "the job's archive unpacks to {}, and the disk of {} has {} free, of which {} stay \
+                 free: make room there, or choose another directory",
+                ByteSize(bytes),
+                dir.display(),
+                ByteSize(self.free),
+                ByteSize(reserve)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn write_all<R: Read + Seek>(
+    zip: &mut ZipIterable<R>,
+    plan: &Plan,
+    dir: &Path,
+    made: &mut Made,
+    watch: &Watch,
+) -> anyhow::Result<()> {
+    let mut planned = plan.entries.iter().peekable();
+    let mut buffer = vec![0; PIECE_BYTES];
+    let files = zip.files().context("the job's archive cannot be read")?;
+    let mut index = 0;
+    while let Some(entry) = files.next() {
+        let entry = entry.with_context(|| format!("entry {index} of the job's archive"))?;
+        let wanted = planned.next_if(|planned| planned.index == index);
+        index += 1;
+        let Some(Planned { name, safe, is_dir, replaces, .. }) = wanted else { continue };
+        watch.check()?;
         let target = dir.join(safe.as_str());
-        if is_dir {
-            dirfd::make_dir(&root, &safe)
+        if *is_dir {
+            dirfd::make_dir(&made.root, safe)
                 .with_context(|| format!("cannot make the directory {}", target.display()))?;
             continue;
         }
-        let mut entry = zip.by_index(index).with_context(|| format!("cannot unpack {name:?}"))?;
-        let mut file = dirfd::replace(&root, &safe)
+        let (declared, mode) = (entry.size(), entry.unix_mode());
+        let mut content = entry
+            .with_reader(files.reader_mut(), ZipReadOptions::new())
+            .with_context(|| format!("cannot unpack {name:?}"))?;
+        let mut file = made
+            .file(safe, *replaces)
             .with_context(|| format!("cannot create {}", target.display()))?;
-        let copied = io::copy(&mut (&mut entry).take(left + 1), &mut file)
+        copy(&mut content, &mut file, declared, &mut buffer, watch)
             .with_context(|| format!("cannot unpack {name:?} to {}", target.display()))?;
-        if copied > left {
-            dirfd::remove(&root, &safe).ok();
-            bail!("the job's archive inflates to more than the limit of {}", ByteSize(bytes_max));
-        }
-        left -= copied;
-        make_executable(&file, entry.unix_mode())
+        make_executable(&file, mode)
             .with_context(|| format!("cannot make {} executable", target.display()))?;
-        unpacked.files.push(name);
     }
-    Ok(unpacked)
+    Ok(())
+}
+
+/// Copies the content of an entry, which has to be as long as it says.
+fn copy(
+    content: &mut impl Read,
+    file: &mut File,
+    declared: u64,
+    buffer: &mut [u8],
+    watch: &Watch,
+) -> anyhow::Result<()> {
+    let mut copied = 0;
+    loop {
+        watch.check()?;
+        let count = match content.read(buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(piece) = buffer.get(..count).filter(|piece| !piece.is_empty()) else { break };
+        copied += count as u64;
+        ensure!(
+            copied <= declared,
+            "it has more than the {declared} bytes that the archive's directory names"
+        );
+        file.write_all(piece)?;
+        watch.done.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    ensure!(
+        copied == declared,
+        "it has {copied} bytes, and the archive's directory names {declared}"
+    );
+    Ok(())
+}
+
+/// What an unpacking has made so far.
+struct Made {
+    root: OwnedFd,
+    /// Folders that were not there before.
+    folders: BTreeSet<SafeName>,
+    /// Files that were not there before.
+    files: Vec<SafeName>,
+    /// Files that are put in the place of others when all are written, and those.
+    replacing: Vec<(SafeName, SafeName)>,
+}
+
+impl Made {
+    fn file(&mut self, name: &SafeName, replaces: bool) -> io::Result<File> {
+        if !replaces {
+            let file = dirfd::create_shared(&self.root, name)?;
+            self.files.push(name.clone());
+            return Ok(file);
+        }
+        let new = format!(".heft-{}.part", Uuid::new_v4().simple());
+        let new = name.beside(&new).map_err(io::Error::other)?;
+        let file = dirfd::create_shared(&self.root, &new)?;
+        self.replacing.push((new, name.clone()));
+        Ok(file)
+    }
+
+    /// Replaces what is to be replaced. What was there until now is gone then.
+    fn put_in_place(&mut self, dir: &Path) -> anyhow::Result<()> {
+        let mut replaced = 0;
+        while let Some((new, name)) = self.replacing.last() {
+            if let Err(error) = dirfd::replace(&self.root, new, name) {
+                let target = dir.join(name.as_str());
+                bail!(
+                    "cannot replace {}: {error}; {} replaced before",
+                    target.display(),
+                    Count(replaced, "file")
+                );
+            }
+            self.replacing.pop();
+            replaced += 1;
+        }
+        Ok(())
+    }
+
+    /// Removes all of it; says what became of it.
+    fn undo(self) -> String {
+        let Made { root, folders, files, replacing } = self;
+        let count = files.len() + replacing.len();
+        let all = files.iter().chain(replacing.iter().map(|(new, _)| new));
+        let is_left = |name: &&SafeName| {
+            dirfd::remove(&root, name).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+        };
+        let left: Vec<&str> = all.filter(is_left).map(SafeName::as_str).collect();
+        // The innermost first: a folder comes before what is in it.
+        for folder in folders.iter().rev() {
+            dirfd::remove_dir(&root, folder).ok();
+        }
+        match (count, left.as_slice()) {
+            (0, _) => "nothing was unpacked".to_owned(),
+            (_, []) => "what had been unpacked is removed again".to_owned(),
+            (_, left) => {
+                format!("what had been unpacked is removed again, but for {}", named(left))
+            }
+        }
+    }
 }
 
 /// Gives a program its x bits back: where the archive has one, who may read the file may run it.
@@ -149,6 +497,26 @@ mod tests {
         })
     }
 
+    /// Unpacks what is in memory, by these rules.
+    fn unpack_by(rules: Rules, archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
+        unpack(&Archive::Memory(archive.to_vec()), dir, rules, &Watch::default())
+    }
+
+    fn unpack_new(archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
+        unpack_by(Rules::default(), archive, dir)
+    }
+
+    /// Replaces all bytes in an archive that are so.
+    fn with(archive: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+        let mut changed = archive.to_vec();
+        for at in 0..=changed.len() - from.len() {
+            if changed[at..].starts_with(from) {
+                changed[at..at + from.len()].copy_from_slice(to);
+            }
+        }
+        changed
+    }
+
     struct Dir(PathBuf);
 
     impl Dir {
@@ -168,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn files_land_beneath_the_directory_and_replace_what_is_there() {
+    fn files_land_beneath_the_directory_and_replace_what_is_there_only_by_force() {
         let dir = Dir::new("good");
         let out = dir.0.join("new/out");
         let zipped = archive(|zip| {
@@ -178,13 +546,26 @@ mod tests {
             zip.start_file("sub/deep/b.txt", SimpleFileOptions::default()).unwrap();
             zip.write_all(&[7; 100_000]).unwrap();
         });
-        for _ in 0..2 {
-            let unpacked = unpack(&zipped, &out).unwrap();
+        for force in [false, true] {
+            let watch = Watch::default();
+            let rules = Rules { force, bytes_max: None };
+            let unpacked = unpack(&Archive::Memory(zipped.clone()), &out, rules, &watch).unwrap();
             assert_eq!(
                 (unpacked.files, unpacked.skipped),
                 (vec!["a.txt".into(), "sub/deep/b.txt".into()], vec![])
             );
+            assert_eq!(watch.far(), (100_003, 100_003));
+            fs::write(out.join("a.txt"), "other").unwrap();
         }
+        let error = unpack_new(&zipped, &out).unwrap_err().to_string();
+        assert!(
+            error.contains("\"a.txt\", \"sub/deep/b.txt\" are there already")
+                && error.contains("--force"),
+            "{error}"
+        );
+        assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"other");
+        unpack_by(Rules { force: true, bytes_max: None }, &zipped, &out).unwrap();
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "and nothing else is in it");
         assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"one");
         assert_eq!(fs::read(out.join("sub/deep/b.txt")).unwrap(), [7; 100_000]);
         assert!(out.join("empty").is_dir());
@@ -198,7 +579,7 @@ mod tests {
                 zip.start_file(name, SimpleFileOptions::default().unix_permissions(mode)).unwrap();
             }
         });
-        unpack(&zipped, &dir.0).unwrap();
+        unpack_new(&zipped, &dir.0).unwrap();
         let mode =
             |name: &str| fs::metadata(dir.0.join(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode("run"), mode("data") | (mode("data") & 0o444) >> 2);
@@ -210,18 +591,19 @@ mod tests {
         let dir = Dir::new("evil");
         let out = dir.0.join("out");
         for name in ["../evil", "a/../../evil", "/etc/evil", "a//b", "./a", "..", "nul\0", ""] {
+            fs::remove_file(out.join("good.txt")).ok();
             let zipped = archive(|zip| {
                 zip.start_file(name, SimpleFileOptions::default()).unwrap();
                 zip.start_file("good.txt", SimpleFileOptions::default()).unwrap();
             });
-            let unpacked = unpack(&zipped, &out).unwrap();
+            let unpacked = unpack_new(&zipped, &out).unwrap();
             assert_eq!(unpacked.files, ["good.txt"], "{name:?}");
             let [(skipped, why)] = &unpacked.skipped[..] else { panic!("{name:?}: {unpacked:?}") };
             assert!(skipped == name && why.starts_with("the name "), "{name:?}: {why}");
         }
         let linked =
             archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
-        let unpacked = unpack(&linked, &out).unwrap();
+        let unpacked = unpack_new(&linked, &out).unwrap();
         assert_eq!(unpacked.skipped, [("link".to_owned(), "it is a symbolic link".to_owned())]);
         assert_eq!(
             (fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()),
@@ -233,7 +615,7 @@ mod tests {
     fn colons_and_backslashes_are_characters_like_others() {
         let dir = Dir::new("odd");
         for name in ["12:30.log", "a\\b", "c:\\", "..\\up"] {
-            assert_eq!(unpack(&with_file(name, b"x"), &dir.0).unwrap().files, [name]);
+            assert_eq!(unpack_new(&with_file(name, b"x"), &dir.0).unwrap().files, [name]);
             assert_eq!(fs::read(dir.0.join(name)).unwrap(), b"x", "{name}");
         }
     }
@@ -247,24 +629,154 @@ mod tests {
         fs::write(outside.join("kept"), b"kept").unwrap();
         std::os::unix::fs::symlink(&outside, out.join("sub")).unwrap();
         std::os::unix::fs::symlink(outside.join("kept"), out.join("file")).unwrap();
-        assert!(unpack(&with_file("sub/x", b"x"), &out).is_err());
-        unpack(&with_file("file", b"new"), &out).unwrap();
+        let force = Rules { force: true, bytes_max: None };
+        let error = unpack_by(force, &with_file("sub/x", b"x"), &out).unwrap_err().to_string();
+        assert!(error.contains("something else stands in the place of \"sub/x\""), "{error}");
+        assert!(unpack_new(&with_file("file", b"new"), &out).is_err());
+        unpack_by(force, &with_file("file", b"new"), &out).unwrap();
         assert_eq!(fs::read(out.join("file")).unwrap(), b"new");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
         assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
     }
 
     #[test]
-    fn what_inflates_over_the_limit_or_is_no_archive_is_refused() {
+    fn what_unpacks_to_more_than_the_limit_or_the_room_is_refused_before_anything_is_written() {
         let dir = Dir::new("bomb");
-        let bomb = with_file("zeros", &[0; 5000]);
-        let error = unpack_bounded(Cursor::new(&bomb), &dir.0, 4999).unwrap_err().to_string();
-        assert!(error.contains("the limit of 4.8 KiB"), "{error}");
-        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
-        unpack_bounded(Cursor::new(&bomb), &dir.0, 5000).unwrap();
+        let (out, bomb) = (dir.0.join("out"), with_file("zeros", &[0; 5000]));
+        let over = Rules { force: false, bytes_max: Some(4999) };
+        let error = unpack_by(over, &bomb, &out).unwrap_err().to_string();
+        assert!(
+            error.contains("unpacks to 4.88 KiB, over the limit of 4.88 KiB (--max-unpacked)")
+                || error.contains("the limit of 4.8 KiB (--max-unpacked)"),
+            "{error}"
+        );
+        let room = |free| Room { free, total: 1 << 40 };
+        let need = 1 << 30;
+        room(need + DISK_RESERVE_BYTES).check(need, &out, Rules::default()).unwrap();
+        let short = room(need + DISK_RESERVE_BYTES - 1).check(need, &out, Rules::default());
+        let error = short.unwrap_err().to_string();
+        assert!(
+            error.contains("unpacks to 1 GiB") && error.contains("64 MiB stay free"),
+            "{error}"
+        );
+        let small = Room { free: 100, total: 100 };
+        small.check(90, &out, Rules::default()).unwrap();
+        small.check(91, &out, Rules::default()).unwrap_err();
+        assert!(!out.exists(), "nothing was made");
+        unpack_by(Rules { force: false, bytes_max: Some(5000) }, &bomb, &out).unwrap();
         for odd in [&b""[..], b"PK", b"not a zip at all, but long enough to hold an end record"] {
-            assert!(unpack(odd, &dir.0).unwrap_err().to_string().contains("not a ZIP file"));
+            assert!(unpack_new(odd, &dir.0).unwrap_err().to_string().contains("not a ZIP file"));
         }
+    }
+
+    #[test]
+    fn an_entry_that_lies_about_its_size_is_stopped_and_nothing_stays() {
+        let dir = Dir::new("liar");
+        let out = dir.0.join("out");
+        let honest = archive(|zip| {
+            let deflated = SimpleFileOptions::default();
+            let stored = deflated.compression_method(zip::CompressionMethod::Stored);
+            zip.start_file("new/deep/first", stored).unwrap();
+            zip.write_all(b"first").unwrap();
+            zip.start_file("second", deflated).unwrap();
+            zip.write_all(&[0; 70_001]).unwrap();
+        });
+        let size = 70_001_u32.to_le_bytes();
+        for (claim, why) in [
+            (1_u32, "larger than its declared uncompressed size"),
+            (80_000, "it has 70001 bytes, and the archive's directory names 80000"),
+        ] {
+            let liar = with(&honest, &size, &claim.to_le_bytes());
+            let error = unpack_new(&liar, &out).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+            assert!(error.ends_with("what had been unpacked is removed again"), "{error}");
+            assert!(!out.exists(), "{why}");
+        }
+        // What was there before stays as it was, also what was to be replaced.
+        fs::create_dir_all(out.join("new")).unwrap();
+        fs::write(out.join("second"), "before").unwrap();
+        let damaged = with(&honest, b"first", b"fi_st");
+        for archive in [with(&honest, &size, &[1, 0, 0, 0]), damaged] {
+            let force = Rules { force: true, bytes_max: None };
+            unpack_by(force, &archive, &out).unwrap_err();
+            assert_eq!(fs::read(out.join("second")).unwrap(), b"before");
+            assert_eq!(fs::read_dir(out.join("new")).unwrap().count(), 0);
+            assert_eq!(fs::read_dir(&out).unwrap().count(), 2);
+        }
+        unpack_by(Rules { force: true, bytes_max: None }, &honest, &out).unwrap();
+        assert_eq!(fs::read(out.join("second")).unwrap(), [0; 70_001]);
+    }
+
+    #[test]
+    fn an_unpacking_that_nobody_waits_for_ends_and_removes_what_it_made() {
+        let dir = Dir::new("stopped");
+        let (out, zipped) = (dir.0.join("out"), with_file("a", &[7; 100_000]));
+        let watch = Watch::default();
+        watch.stop();
+        let archive = Archive::Memory(zipped);
+        let error = unpack(&archive, &out, Rules::default(), &watch).unwrap_err().to_string();
+        assert!(error.contains("unpacking was stopped"), "{error}");
+        assert!(!out.exists());
+    }
+
+    #[test]
+    fn two_entries_of_one_name_and_more_entries_than_the_limit_are_not_unpacked() {
+        let dir = Dir::new("twice");
+        let twice = with(
+            &archive(|zip| {
+                for name in ["name-1", "name-2"] {
+                    zip.start_file(name, SimpleFileOptions::default()).unwrap();
+                    zip.write_all(name.as_bytes()).unwrap();
+                }
+            }),
+            b"name-2",
+            b"name-1",
+        );
+        // The content of the second is damaged by that, but it is not looked at.
+        let unpacked = unpack_new(&twice, &dir.0.join("twice")).unwrap();
+        assert_eq!(unpacked.files, ["name-1"]);
+        assert_eq!(
+            unpacked.skipped,
+            [("name-1".to_owned(), "another entry has the same name".to_owned())]
+        );
+        let many = archive(|zip| {
+            for number in 0..=ENTRIES_MAX {
+                zip.start_file(number.to_string(), SimpleFileOptions::default()).unwrap();
+            }
+        });
+        let out = dir.0.join("many");
+        let error = unpack_new(&many, &out).unwrap_err().to_string();
+        assert!(error.contains("has 65537 entries; at most 65536"), "{error}");
+        assert!(!out.exists());
+    }
+
+    #[test]
+    fn the_zip64_form_is_read_and_what_is_over_4_gib_is_unpacked_whole() {
+        let dir = Dir::new("zip64");
+        let options = SimpleFileOptions::default()
+            .compression_method(zip::CompressionMethod::Stored)
+            .large_file(true);
+        let small = archive(|zip| {
+            zip.start_file("a", options).unwrap();
+            zip.write_all(b"one").unwrap();
+        });
+        unpack_new(&small, &dir.0.join("small")).unwrap();
+        assert_eq!(fs::read(dir.0.join("small/a")).unwrap(), b"one");
+        if std::env::var("HEFT_TEST_SCALE").as_deref() != Ok("long") {
+            return eprintln!("skipped: HEFT_TEST_SCALE=long unpacks more than 4 GiB");
+        }
+        let (path, bytes) = (dir.0.join("large.zip"), (4_u64 << 30) + 12_345);
+        let mut zip = ZipWriter::new(File::create(&path).unwrap());
+        zip.start_file("large.bin", options).unwrap();
+        io::copy(&mut io::repeat(0).take(bytes), &mut zip).unwrap();
+        zip.start_file("behind.txt", options).unwrap();
+        zip.write_all(b"behind").unwrap();
+        zip.finish().unwrap();
+        let (out, watch) = (dir.0.join("large"), Watch::default());
+        unpack(&Archive::File(path), &out, Rules::default(), &watch).unwrap();
+        assert_eq!(watch.far(), (bytes + 6, bytes + 6));
+        assert_eq!(fs::metadata(out.join("large.bin")).unwrap().len(), bytes);
+        assert_eq!(fs::read(out.join("behind.txt")).unwrap(), b"behind");
     }
 
     #[test]
@@ -272,9 +784,12 @@ mod tests {
         let dir = Dir::new("file");
         let path = dir.0.join("archive.part");
         fs::write(&path, with_file("a.txt", b"one")).unwrap();
-        assert_eq!(unpack_file(&path, &dir.0.join("out")).unwrap().files, ["a.txt"]);
+        let unpack_file = |path: PathBuf, to: &Path| {
+            unpack(&Archive::File(path), to, Rules::default(), &Watch::default())
+        };
+        assert_eq!(unpack_file(path, &dir.0.join("out")).unwrap().files, ["a.txt"]);
         assert_eq!(fs::read(dir.0.join("out/a.txt")).unwrap(), b"one");
-        let error = unpack_file(&dir.0.join("none"), &dir.0).unwrap_err().to_string();
+        let error = unpack_file(dir.0.join("none"), &dir.0).unwrap_err().to_string();
         assert!(error.contains("cannot open the job's archive"), "{error}");
     }
 }

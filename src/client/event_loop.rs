@@ -26,7 +26,7 @@ use super::error::{ClientError, JobError, Refusal};
 use super::follows::{FOLLOWS_MAX, Follows};
 use super::inputs::{Failed, Inputs};
 use super::job::{Ending, JobEvent};
-use super::receipts::Receipts;
+use super::receipts::{Receipt, Receipts};
 use super::remote::{self, Command, Ended, JOBS_UNFINISHED_MAX, Permit, Remote, Sink};
 use super::spec::Prepared;
 use super::{LATE_WELCOME_WAIT, LinkState, Options, QUESTIONS_MAX};
@@ -161,6 +161,7 @@ pub(super) fn start(
         follows: Follows::default(),
         arrived: None,
         receipts: Receipts::default(),
+        receipt: options.receipt,
         ended,
         states,
     };
@@ -231,6 +232,7 @@ struct EventLoop {
     /// The end that is being handled; `Deliver` takes it.
     arrived: Option<Ending>,
     receipts: Receipts,
+    receipt: Receipt,
     ended: mpsc::Sender<Ended>,
     states: watch::Sender<Vec<LinkState>>,
 }
@@ -264,6 +266,10 @@ impl EventLoop {
                 if let Some(reply) = reply {
                     reply.send(known).ok();
                 }
+            }
+            Command::Received { job } => {
+                self.receipts.stored(job);
+                self.confirm(job);
             }
             Command::Ask(question) => {
                 self.questions.add(question);
@@ -640,7 +646,11 @@ impl EventLoop {
             return;
         };
         self.arrivals.forget(id);
-        self.receipts.ended(id, job.run);
+        let receipt = match job.sink {
+            Sink::Handle { .. } => self.receipt,
+            Sink::Stream => Receipt::AtOnce,
+        };
+        self.receipts.ended(id, job.run, receipt);
         match job.sink {
             // Nobody waits any more: that is the caller's choice.
             Sink::Handle { ending: sink, .. } => sink.send(ending).unwrap_or_else(drop),

@@ -150,6 +150,12 @@ impl JobHandle {
         JobResult::parse(&payload).map_err(|source| JobError::BadResult { job, source })
     }
 
+    /// Says to the leader that the result is safe here: it may be forgotten there. Needed with
+    /// [`Receipt::ByCaller`](super::Receipt::ByCaller), once the job has ended.
+    pub async fn received(&self) {
+        self.commands.send(Command::Received { job: self.id }).await.ok();
+    }
+
     /// The payload of the job's result as it came.
     pub async fn wait_raw(&mut self) -> Result<Bytes, JobError> {
         self.finish().await.map(|finished| finished.payload)

@@ -61,6 +61,7 @@ pub use error::{ClientError, JobError, Refusal};
 pub use follows::{FOLLOW_WINDOW_BYTES, FOLLOWS_MAX, FollowEvent, FollowSpec, Following};
 pub use job::{EVENTS_KEPT_MAX, JobEvent, JobHandle};
 pub use multi::MultiClient;
+pub use receipts::Receipt;
 pub use remote::{JOB_BYTES_UNFINISHED_MAX, JOBS_UNFINISHED_MAX};
 pub use single::{Client, LinkState};
 pub use spec::{Input, JobSpec};
@@ -110,6 +111,8 @@ pub struct Options {
     pub grace: Duration,
     /// Which large parts of results are wanted, and where they go.
     pub downloads: Downloads,
+    /// Who says to the leader that a result has arrived for good.
+    pub receipt: Receipt,
 }
 
 impl Options {
@@ -129,6 +132,7 @@ impl Options {
             policy: Policy::default(),
             grace: dispatch::GRACE,
             downloads: Downloads::None,
+            receipt: Receipt::default(),
         }
     }
 }

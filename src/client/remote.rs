@@ -69,6 +69,10 @@ pub(super) enum Command {
         why: String,
         reply: Option<oneshot::Sender<bool>>,
     },
+    /// The caller has stored a result.
+    Received {
+        job: Uuid,
+    },
     Ask(Question),
     Follow {
         id: Uuid,

@@ -165,6 +165,20 @@ impl SafeName {
         self.0.rsplit_once('/').into_iter().flat_map(|(folders, _)| folders.split('/'))
     }
 
+    /// The name of another file beside this one.
+    pub fn beside(&self, file: &str) -> Result<SafeName, NameError> {
+        match self.0.rsplit_once('/') {
+            Some((folder, _)) => SafeName::parse_made(&format!("{folder}/{file}")),
+            None => SafeName::parse_made(file),
+        }
+    }
+
+    /// The folders as names of their own, outermost first: `a` and `a/b` of `a/b/c`.
+    pub fn ancestors(&self) -> impl Iterator<Item = SafeName> {
+        let ends = self.0.match_indices('/').map(|(end, _)| end);
+        ends.filter_map(|end| self.0.get(..end)).map(|folder| SafeName(folder.to_owned()))
+    }
+
     /// The folders and what is in the last one.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.0.split('/')

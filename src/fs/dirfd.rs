@@ -10,7 +10,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::core::names::SafeName;
@@ -36,16 +38,57 @@ pub(crate) fn create(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
     Ok(openat(&folder, name.file(), flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
-/// Makes a new file in place of what has its name, unless that is a folder, and its folders as far
-/// as they are missing. Who may use them is for the user's mask to say.
-pub(crate) fn replace(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
-    let folder = make_folders(root, name.folders(), Mode::from(0o777))?;
-    match unlinkat(&folder, name.file(), AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
+/// Puts a file in the place of what has a name in the same folder, unless that is a folder.
+pub(crate) fn replace(root: &OwnedFd, new: &SafeName, name: &SafeName) -> io::Result<()> {
+    let folder = open_folder(root, name)?;
+    Ok(renameat(&folder, new.file(), &folder, name.file())?)
+}
+
+/// What is under a name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing. So many of the folders on the way to it are there.
+    Nothing { folders: usize },
+    /// A folder.
+    Folder,
+    /// A file, a link or a special file.
+    File,
+    /// Nothing can be there: a file or a link stands in the place of a folder on the way to it.
+    Blocked,
+}
+
+/// Looks at what is under a name, without following links.
+pub(crate) fn standing(root: &OwnedFd, name: &SafeName) -> io::Result<Standing> {
+    let mut folder = root.try_clone()?;
+    for (folders, segment) in name.folders().enumerate() {
+        match openat(&folder, segment, FOLDER_FLAGS, Mode::empty()) {
+            Ok(opened) => folder = opened,
+            Err(Errno::NOENT) => return Ok(Standing::Nothing { folders }),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Standing::Blocked),
+            Err(error) => return Err(error.into()),
+        }
     }
+    match statat(&folder, name.file(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+            Ok(Standing::Folder)
+        }
+        Ok(_) => Ok(Standing::File),
+        Err(Errno::NOENT) => Ok(Standing::Nothing { folders: name.folders().count() }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a new file, and its folders as far as they are missing. A file that is there already is an
+/// error. Who may use them is for the user's mask to say.
+pub(crate) fn create_shared(root: &OwnedFd, name: &SafeName) -> io::Result<File> {
+    let folder = make_folders(root, name.folders(), Mode::from(0o777))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(&folder, name.file(), flags, Mode::from(0o666))?.into())
+}
+
+/// Removes a folder that is empty.
+pub(crate) fn remove_dir(root: &OwnedFd, name: &SafeName) -> io::Result<()> {
+    Ok(unlinkat(open_folder(root, name)?, name.file(), AtFlags::REMOVEDIR)?)
 }
 
 /// Removes a file.
@@ -160,18 +203,50 @@ mod tests {
         std::fs::write(outside.path().join("kept"), "kept").unwrap();
         symlink(outside.path(), root.path().join("out")).unwrap();
         symlink(outside.path().join("kept"), root.path().join("file")).unwrap();
-        assert!(replace(&handle, &name("out/kept")).is_err());
+        let put = |text: &str, content: &str| {
+            let (target, new) = (name(text), name(&format!("{text}.new")));
+            create_shared(&handle, &new)?.write_all(content.as_bytes())?;
+            replace(&handle, &new, &target)
+        };
+        assert!(put("out/kept", "x").is_err());
         assert!(make_dir(&handle, &name("out/dir")).is_err());
         assert!(remove(&handle, &name("out/kept")).is_err());
         for content in ["one", "two"] {
-            replace(&handle, &name("file")).unwrap().write_all(content.as_bytes()).unwrap();
+            put("file", content).unwrap();
         }
         assert_eq!(std::fs::read(root.path().join("file")).unwrap(), b"two");
         assert_eq!(std::fs::read(outside.path().join("kept")).unwrap(), b"kept");
         make_dir(&handle, &name("dir/inner")).unwrap();
-        assert!(replace(&handle, &name("dir/inner")).is_err(), "a folder stays");
+        assert!(put("dir/inner", "x").is_err(), "a folder stays");
         remove(&handle, &name("file")).unwrap();
         assert!(!root.path().join("file").exists());
+    }
+
+    #[test]
+    fn what_stands_under_a_name_is_told_without_following_links() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let handle = open_root(root.path()).unwrap();
+        create_shared(&handle, &name("a/b/file")).unwrap();
+        assert!(create_shared(&handle, &name("a/b/file")).is_err(), "never in place of another");
+        std::fs::create_dir(outside.path().join("in")).unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        symlink(outside.path().join("none"), root.path().join("dangling")).unwrap();
+        for (text, expected) in [
+            ("a", Standing::Folder),
+            ("a/b/file", Standing::File),
+            ("dangling", Standing::File),
+            ("new", Standing::Nothing { folders: 0 }),
+            ("a/b/new", Standing::Nothing { folders: 2 }),
+            ("a/c/d/new", Standing::Nothing { folders: 1 }),
+            ("a/b/file/new", Standing::Blocked),
+            ("out/in", Standing::Blocked),
+        ] {
+            assert_eq!(standing(&handle, &name(text)).unwrap(), expected, "{text}");
+        }
+        assert!(remove_dir(&handle, &name("a/b")).is_err(), "it is not empty");
+        remove(&handle, &name("a/b/file")).unwrap();
+        remove_dir(&handle, &name("a/b")).unwrap();
+        assert_eq!(standing(&handle, &name("a/b")).unwrap(), Standing::Nothing { folders: 1 });
     }
 
     #[test]
@@ -182,14 +257,7 @@ mod tests {
         std::fs::write(root.path().join("plain"), "p").unwrap();
         symlink(outside.path(), root.path().join("out")).unwrap();
         symlink(outside.path().join("secret"), root.path().join("link")).unwrap();
-        rustix::fs::mknodat(
-            CWD,
-            root.path().join("pipe"),
-            rustix::fs::FileType::Fifo,
-            Mode::RWXU,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(CWD, root.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert!(open(&handle, &name("plain")).unwrap().is_some());
         for missing in ["out/secret", "link", "pipe", "none", "plain/x", "none/x"] {
             assert!(open(&handle, &name(missing)).unwrap().is_none(), "{missing}");

@@ -254,6 +254,13 @@ impl Pacing {
         is_it.then(|| line.unconfirmed.remove(&job)).flatten()
     }
 
+    /// Whether the result of a job is on its way to a peer, or waits for its receipt.
+    pub(super) fn waits_for_receipt(&self, conn: ConnId, job: JobId) -> bool {
+        self.lines.get(&conn).is_some_and(|line| {
+            line.results.contains_key(&job) || line.unconfirmed.contains_key(&job)
+        })
+    }
+
     /// Jobs that were forgotten need no receipt any more.
     pub(super) fn forget_unconfirmed(
         &mut self,

@@ -13,6 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use chunking::message::Features;
 use tracing::info;
 
 use super::datasets::DatasetEvent;
@@ -242,15 +243,20 @@ impl Leader {
         self.retention.release(self.now, may_ask);
     }
 
-    /// A connection has got a part of a result: perhaps that was the last one.
+    /// A connection has got a part of a result: perhaps that was the last one. The client that a
+    /// result goes to may fail to store it: until it says that it has it, nobody does.
     pub(super) fn part_got(&mut self, conn: ConnId, job: JobId) {
-        let Some(result) = self.broker.state().job(job).and_then(outcome::returned) else { return };
-        self.note_got(conn, job, result);
+        let is_to_confirm =
+            self.peers.takes(conn, Features::RECEIPTS) && self.pacing.waits_for_receipt(conn, job);
+        if !is_to_confirm {
+            self.note_got(conn, job);
+        }
     }
 
     /// Notes who has all of a result. Parts that were made of it here need not go to who got it in
     /// a frame.
-    pub(super) fn note_got(&mut self, conn: ConnId, job: JobId, result: ResultId) {
+    pub(super) fn note_got(&mut self, conn: ConnId, job: JobId) {
+        let Some(result) = self.broker.state().job(job).and_then(outcome::returned) else { return };
         let is_here = |part: &BlobId| {
             self.relay.has_got(conn, *part)
                 || is_made(job, *part) && !self.relay.is_given(conn, *part)

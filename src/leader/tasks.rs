@@ -237,7 +237,7 @@ impl Leader {
     pub(super) fn received(&mut self, conn: ConnId, job: JobId, run: Option<Run>) {
         match self.pacing.confirmed(conn, job, run) {
             Some(run) => {
-                self.part_got(conn, job);
+                self.note_got(conn, job);
                 self.broker.handle(self.now, Event::Delivered { job, run });
             }
             None => {

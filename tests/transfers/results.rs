@@ -144,3 +144,24 @@ fn co04_files_come_back_stored_to_those_who_take_parts_and_deflated_in_a_single_
     // Only the first has a part that is kept.
     world.assert_idle(1);
 }
+
+#[test]
+fn a_file_over_4_gib_comes_back_in_its_archive() {
+    if scaled(0, 1) == 0 {
+        return eprintln!("skipped: HEFT_TEST_SCALE=long brings back a file of more than 4 GiB");
+    }
+    let world = World::start(&[]);
+    let worker = world.worker(&[]);
+    let bytes = (4_u64 << 30) + 12_345;
+    crate::procs::write_program(
+        &worker.dir.join("exe").join("sparse"),
+        "truncate -s \"$1\" large.bin; echo behind > small.txt",
+    );
+    let out = world.dir.join("out");
+    let args = ["submit", &world.addr(), "sparse", "--out", out.to_str().unwrap(), "--"];
+    let (code, _, stderr) = heft(&[&args[..], &[&bytes.to_string()]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(std::fs::metadata(out.join("large.bin")).unwrap().len(), bytes);
+    assert_eq!(std::fs::read(out.join("small.txt")).unwrap(), b"behind\n");
+    world.assert_idle(1);
+}
