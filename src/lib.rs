@@ -61,6 +61,7 @@ mod fs;
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod leader;
+mod likeness;
 #[cfg(test)]
 mod noise;
 #[doc(hidden)]

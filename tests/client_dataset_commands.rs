@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use chunking::Kind;
 use chunking::message::{AnswerStatus, Features, Lacking, Reason, Refused, SpreadStage};
-use command::{end, heft, until_closed, with};
+use command::{Ended, end, heft, until_closed, with};
 use heft::model::CachePutResult;
 use leader::{FEATURES, FakeLeader, Peer, ok};
 use library::{PackIndex, dataset, taking, worker};
@@ -441,14 +441,29 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
     let leader = FakeLeader::start().await;
     let script = async {
         let mut peer = leader.accept().await;
-        peer.welcome_with(FEATURES.with(Features::TRANSFERS)).await;
-        let ask = peer.next().await;
-        assert_eq!(
-            (ask.subject.as_str(), ask.question()),
-            ("dataset.status", json!({"cache_id": "tables"}))
-        );
-        let names = json!({"files": 2, "names": [{"name": "t/1"}, {"name": "t/2"}], "more": false});
-        peer.answer(&ask, AnswerStatus::Whole, &names).await;
+        peer.welcome_with(FEATURES.with(Features::TRANSFERS).with(Features::DATASETS)).await;
+        // Of a named file it is only asked whether it is there; of a folder, what is in it. The last
+        // one has two pages.
+        let row = |name: &str| json!({"name": name});
+        for (question, names, next) in [
+            (json!({"cache_id": "models-v2", "within": "large.bin"}), vec!["large.bin"], None),
+            (
+                json!({"cache_id": "models-v2", "within": "cfg"}),
+                vec!["cfg/a.cfg", "cfg/b.cfg"],
+                None,
+            ),
+            (json!({"cache_id": "tables"}), vec!["t/1"], Some("t/1")),
+            (json!({"cache_id": "tables", "after": "t/1"}), vec!["t/2"], None),
+        ] {
+            let ask = peer.next().await;
+            assert_eq!((ask.subject.as_str(), ask.question()), ("dataset.status", question));
+            let mut answer = json!({"files": 2, "generation": "v", "more": next.is_some()});
+            answer["names"] = names.into_iter().map(row).collect();
+            if let Some(next) = next {
+                answer["next"] = next.into();
+            }
+            peer.answer(&ask, AnswerStatus::Whole, &answer).await;
+        }
         let request = peer.next().await.request();
         peer.result(&ok(&request, "done")).await;
         request.files
@@ -459,9 +474,9 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
         "calcA",
         "--cache",
         "models-v2/large.bin=model.bin",
-        "--cache",
-        "models-v2/cfg/a.cfg",
-        "--cache",
+        "--dataset",
+        "models-v2/cfg=conf",
+        "--dataset",
         "tables",
     ];
     let (ended, files) = with(&line, script).await;
@@ -474,7 +489,8 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
         named,
         [
             ("model.bin", Some("models-v2"), "large.bin"),
-            ("cfg/a.cfg", Some("models-v2"), "cfg/a.cfg"),
+            ("conf/a.cfg", Some("models-v2"), "cfg/a.cfg"),
+            ("conf/b.cfg", Some("models-v2"), "cfg/b.cfg"),
             ("t/1", Some("tables"), "t/1"),
             ("t/2", Some("tables"), "t/2"),
         ]
@@ -488,4 +504,105 @@ async fn ca08_a_job_names_files_of_datasets_or_all_of_one() {
     let twice = ["submit", &leader.address, "calcA", "--cache", "a/x", "--cache", "b/x"];
     let ended = end(heft(&twice)).await;
     assert!(ended.code == 2 && ended.err.contains("\"x\" is given twice"), "{}", ended.err);
+}
+
+/// Submits with a selection; the leader answers the questions so, one after the other. Gives what
+/// the job names, if it was submitted.
+async fn selecting(flag: &str, selected: &str, answers: &[Value]) -> (Ended, Option<Vec<String>>) {
+    let leader = FakeLeader::start().await;
+    let script = async {
+        let mut peer = leader.accept().await;
+        peer.welcome_with(FEATURES.with(Features::DATASETS)).await;
+        for answer in answers {
+            let ask = peer.next().await;
+            let status = match answer.get("error") {
+                Some(_) => AnswerStatus::Error,
+                None => AnswerStatus::Whole,
+            };
+            peer.answer(&ask, status, answer).await;
+        }
+        let submitted = peer.poll().await?;
+        let request = submitted.request();
+        peer.result(&ok(&request, "done")).await;
+        until_closed(peer).await;
+        Some(request.files.into_iter().map(|file| file.name).collect())
+    };
+    let line = ["submit", &leader.address, "calcA", flag, selected];
+    with(&line, script).await
+}
+
+#[tokio::test]
+async fn ca08_an_older_leader_lists_the_first_files_and_what_it_does_not_list_may_be_there() {
+    // It knows no pages: it says the same whatever it is asked for, and that there is more.
+    let first = json!({"files": 3, "names": [{"name": "a"}, {"name": "d/b"}], "more": true});
+    let all = json!({"files": 2, "names": [{"name": "a"}, {"name": "d/b"}], "more": false});
+    let (ended, job) = selecting("--dataset", "s", std::slice::from_ref(&first)).await;
+    assert_eq!((ended.code, job), (2, None), "{}", ended.err);
+    assert!(ended.err.contains("leader lists only 2 of them"), "{}", ended.err);
+    for (selected, answer, names) in [
+        ("s/a=x", &first, vec!["x"]),
+        ("s/other", &first, vec!["other"]),
+        ("s/d", &all, vec!["d/b"]),
+        ("s", &all, vec!["a", "d/b"]),
+    ] {
+        let (ended, job) = selecting("--dataset", selected, std::slice::from_ref(answer)).await;
+        assert_eq!(ended.code, 0, "{selected}: {}", ended.err);
+        assert_eq!(job.unwrap(), names, "{selected}");
+    }
+    let (ended, job) = selecting("--dataset", "s/d", &[first]).await;
+    assert_eq!((ended.code, job), (2, None), "not all of the folder is listed: {}", ended.err);
+    let (ended, job) = selecting("--dataset", "s/b", &[all.clone(), all]).await;
+    assert_eq!((ended.code, job), (2, None));
+    assert!(ended.err.contains("no file or folder \"b\"; did you mean"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn ca08_a_list_that_changes_between_two_pages_is_read_again() {
+    let page = |version: &str, name: &str, more: bool| {
+        let mut page =
+            json!({"files": 2, "generation": version, "names": [{"name": name}], "more": more});
+        if more {
+            page["next"] = name.into();
+        }
+        page
+    };
+    let pages = [
+        page("v1", "a", true),
+        page("v2", "z", false),
+        page("v2", "y", true),
+        page("v2", "z", false),
+    ];
+    let (ended, job) = selecting("--dataset", "s", &pages).await;
+    assert_eq!(
+        (ended.code, job.unwrap()),
+        (0, vec!["y".to_owned(), "z".to_owned()]),
+        "{}",
+        ended.err
+    );
+}
+
+#[tokio::test]
+async fn ca08_an_id_that_the_leader_does_not_know_is_refused_or_left_to_a_workers_directory() {
+    let unknown = json!({"error": "dataset modls is unknown here"});
+    let page = |id: &str, more: bool| {
+        let mut page = json!({"sets": [{"cache_id": id}], "puts": [], "more": more});
+        if more {
+            page["next"] = id.into();
+        }
+        page
+    };
+    let answers = [unknown, page("aaa", true), page("models", false)];
+    let (ended, job) = selecting("--dataset", "modls/a", &answers).await;
+    assert_eq!((ended.code, job), (2, None), "{}", ended.err);
+    assert!(
+        ended.err.contains("no dataset \"modls\" (")
+            && ended.err.contains("did you mean \"models\"?"),
+        "{}",
+        ended.err
+    );
+    let (ended, job) = selecting("--cache", "modls/a", &answers).await;
+    assert_eq!((ended.code, job.unwrap()), (0, vec!["a".to_owned()]));
+    assert!(ended.err.contains("only where a worker has \"a\" in its cache"), "{}", ended.err);
+    let (ended, job) = selecting("--cache", "modls", &answers).await;
+    assert_eq!((ended.code, job), (2, None), "all of what is not known: {}", ended.err);
 }

@@ -167,11 +167,79 @@ fn ca11_a_job_gets_its_datasets_where_they_are_where_they_are_not_and_fails_if_n
     let (code, out, err) = world.job(&["nobody/a.bin"]);
     assert_eq!(code, Some(1), "{out}{err}");
     assert!(format!("{out}{err}").contains("Cache miss: nobody"), "{out}{err}");
-    // A name that the dataset has not.
-    let (code, out, err) = world.job(&["here/none.bin"]);
-    assert_eq!(code, Some(1), "{out}{err}");
-    let why = r#"Cache miss: here: the dataset is here, and has no file "none.bin""#;
-    assert!(format!("{out}{err}").contains(why), "{out}{err}");
+    // It may be one that only a worker's directory has: that is said.
+    assert!(err.contains("has no dataset \"nobody\""), "{err}");
+    // A name that the dataset has not, and one that is like another.
+    let (code, out, err) = world.job(&["here/b.bin"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    let why = "dataset here has no file or folder \"b.bin\"; did you mean";
+    assert!(err.contains(why) && err.contains("\"sub/b.bin\""), "{err}");
+}
+
+#[test]
+fn ca08_a_dataset_of_any_number_of_files_is_named_as_a_whole_or_by_a_folder_and_wrong_names_are_said()
+ {
+    let world = World::durable();
+    let tree = r#"find * -type f -exec sha256sum {} + | while read hash name; do echo "$name $hash"; done"#;
+    let _worker = Holder::start(world.leader.port, 1, &[("tree", tree)], &[]);
+    let name = |number: usize| format!("part-{}/file-{number:05}.txt", number % 3);
+    let many: Files = (0..2_500).map(|number| (name(number), format!("{number}").into())).collect();
+    put(&world.addr(), "many-v1", &world.source("many", &many), &[]);
+    put(&world.addr(), "other", &world.source("other", &files(3, 1000)), &["--target", "none"]);
+    let addr = world.addr();
+    let submit = |selected: &[&str]| {
+        let mut args = vec!["submit", &addr, "tree", "--progress", "none"];
+        selected.iter().for_each(|selected| args.extend(["--dataset", selected]));
+        heft(&args)
+    };
+    // Longer than a page.
+    let (code, out, err) = submit(&["many-v1"]);
+    assert_eq!(code, Some(0), "{err}");
+    for number in [0, 999, 1_000, 1_001, 2_499] {
+        let line = format!("{} {}", name(number), to_hex(&sha256(number.to_string().as_bytes())));
+        assert!(out.lines().any(|found| found == line), "no {line:?}");
+    }
+    assert_eq!(out.lines().filter(|line| line.starts_with("part-")).count(), 2_500);
+    // A folder, under another name, and a file.
+    let (code, out, err) = submit(&["many-v1/part-1=in", "other/sub/b.bin=b"]);
+    assert_eq!(code, Some(0), "{err}");
+    let line = format!("in/file-02500.txt {}", to_hex(&sha256(b"2500")));
+    assert!(!out.contains(&line), "there is none");
+    let line = format!("in/file-02497.txt {}", to_hex(&sha256(b"2497")));
+    assert!(out.lines().any(|found| found == line), "no {line:?}: {out}");
+    assert_eq!(out.lines().filter(|line| line.starts_with("in/")).count(), 833);
+    assert_eq!(out.lines().filter(|line| line.starts_with("b ")).count(), 1);
+    // Nothing is submitted for a wrong id, folder or file.
+    let jobs = || {
+        let (_, out, _) = heft(&["status", &addr, "--output", "json"]);
+        serde_json::from_str::<Value>(&out).unwrap()["jobs"].clone()
+    };
+    let before = jobs();
+    for (selected, said) in [
+        ("mny-v1", "lists them); did you mean \"many-v1\"?"),
+        ("many-v2/part-1", "lists them); did you mean \"many-v1\"?"),
+        ("many-v1/prt-1", "no file or folder \"prt-1\"; did you mean \"part-1\""),
+        ("many-v1/file-00007.txt", "did you mean \"part-1/file-00007.txt\"?"),
+        ("other/sub/b", "no file or folder \"sub/b\""),
+    ] {
+        let (code, out, err) = submit(&[selected]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{selected}: {err}");
+        assert!(err.contains(said), "{selected}: {err}");
+    }
+    assert_eq!(jobs(), before);
+    // What stands where, of all of them.
+    let all = dataset_ok(&addr, &["status", "--all"]);
+    let rows = all["sets"].as_array().unwrap();
+    let ids: Vec<&str> = rows.iter().map(|row| row["cache_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["many-v1", "other"]);
+    assert_eq!((&rows[0]["held"], &rows[0]["workers"]), (&json!(1), &json!([])));
+    let (code, shown, err) = heft(&["dataset", &addr, "status", "--all"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        shown.lines().any(|line| line.starts_with("many-v1")
+            && line.split_whitespace().any(|word| word == "held")),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -358,6 +426,19 @@ fn rm_frees_the_disks_of_the_leader_and_of_workers_also_of_those_that_are_away()
     }
     is_empty(&here);
     has_no_blobs(&world);
+    // Nothing waits to be written again, either.
+    until("the disk is given back", || {
+        let (_, out, _) = heft(&["status", &world.addr(), "--output", "json"]);
+        let status: Value = serde_json::from_str(&out).unwrap();
+        let leader = &status["leader"];
+        assert!(leader["recycled_bytes_max"].as_u64() <= Some(1 << 30), "{leader}");
+        let left = fs::read_dir(world.dir.join("data/blobs")).unwrap().count();
+        if leader["recycled_bytes"] == 0 && left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left}, {leader}"))
+        }
+    });
     away.start_again();
     is_empty(&away);
     let (code, shown, _) = dataset(&world.addr(), &["rm", "one"]);

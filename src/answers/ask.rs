@@ -110,11 +110,19 @@ questions! {
         /// Only says which would go.
         #[serde(default)] dry_run: bool,
     } -> Collected;
-    /// The datasets that the leader keeps, and the puts that are under way.
-    DatasetLs = "dataset.ls" {} -> DatasetPage;
+    /// The datasets that the leader keeps, in the order of their ids, and the puts that are under
+    /// way.
+    DatasetLs = "dataset.ls" {
+        /// The id behind which the page begins.
+        #[serde(default, skip_serializing_if = "Option::is_none")] after: Option<String>,
+    } -> DatasetPage;
     /// One dataset: its files, and how each worker has it.
     DatasetStatus = "dataset.status" {
         cache_id: String,
+        /// The file behind which the page of files begins.
+        #[serde(default, skip_serializing_if = "Option::is_none")] after: Option<String>,
+        /// Only this file, or the files in this folder.
+        #[serde(default, skip_serializing_if = "Option::is_none")] within: Option<String>,
     } -> DatasetShown;
     /// Removes a dataset from the leader and from all workers.
     DatasetRm = "dataset.rm" {

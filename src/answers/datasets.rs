@@ -13,6 +13,9 @@ pub struct DatasetPage {
     pub puts: Vec<PutRow>,
     /// Whether there are more datasets.
     pub more: bool,
+    /// What to ask `after` for the next of them. Older leaders do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,12 +65,16 @@ pub struct PutRow {
 pub struct DatasetShown {
     #[serde(flatten)]
     pub dataset: DatasetRow,
-    /// The workers that hold it or are to hold it, at most 1,000.
+    /// The workers that hold it or are to hold it, at most 1,000; none on a later page.
     pub workers: Vec<AtWorker>,
-    /// Its files, at most 1,000.
+    /// Its files, or those that were asked for, in the order of their names, at most 1,000.
     pub names: Vec<FileRow>,
     /// Whether there are more files.
     pub more: bool,
+    /// What to ask `after` for the next of them. Older leaders do not say it, nor does one that
+    /// cannot read the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 words! {

@@ -124,6 +124,13 @@ pub struct Disk {
     pub disk_reserve: Option<u64>,
     /// Uploads that wait for room.
     pub uploads_waiting: Option<u64>,
+    /// Bytes of files that are not needed and wait to be written again, which is faster than making
+    /// new ones. They are given back when something waits for room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recycled_bytes: Option<u64>,
+    /// What those may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recycled_bytes_max: Option<u64>,
 }
 
 /// Payloads that are held in memory.

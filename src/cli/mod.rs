@@ -38,7 +38,6 @@ mod show;
 mod show_children;
 pub mod status;
 pub mod submit;
-mod suggest;
 mod table;
 mod terminal;
 mod unpack;

@@ -207,6 +207,13 @@ fn on_disk(leader: &LeaderStatus) -> String {
             said(disk.disk_reserve.map(ByteSize))
         ));
     }
+    if let Some(bytes) = disk.recycled_bytes.filter(|bytes| *bytes > 0) {
+        lines.push_str(&format!(
+            "        {} of removed files are kept to be written again (at most {})\n",
+            ByteSize(bytes),
+            said(disk.recycled_bytes_max.map(ByteSize))
+        ));
+    }
     if let Some(trouble) = &disk.disk_trouble {
         let who = if leader.results_waiting > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
         lines.push_str(&format!("        {who} WAIT: {}\n", printable(trouble)));
@@ -320,6 +327,7 @@ no queues
         assert!(refused.contains("3 results were ignored"), "{refused}");
         let durable = json!({"leader": {"durability": "disk", "log_records": 7, "log_syncs": 2, "log_sync_us": 2_400,
                                         "disk_free": 3 << 20, "disk_bytes": 1u64 << 30, "disk_reserve": 100 << 20,
+                                        "recycled_bytes": 2 << 20, "recycled_bytes_max": 50 << 20,
                                         "disk_trouble": "2 large files wait for room", "log_trouble": "the disk is full"}});
         let durable = render(&durable);
         assert!(durable.contains("log     7 records in 2 syncs of 1.2ms each\n"), "{durable}");
@@ -328,6 +336,11 @@ no queues
             "{durable}"
         );
         assert!(durable.contains("UPLOADS WAIT: 2 large files wait for room\n"), "{durable}");
+        assert!(
+            durable
+                .contains("2 MiB of removed files are kept to be written again (at most 50 MiB)"),
+            "{durable}"
+        );
         assert!(durable.contains("JOBS WAIT: the disk is full\n"), "{durable}");
         let results = json!({"leader": {"durability": "disk", "results_waiting": 2, "disk_trouble": "the disk is full"}});
         assert!(render(&results).contains("UPLOADS AND RESULTS WAIT: the disk is full\n"));

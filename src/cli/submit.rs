@@ -8,15 +8,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::answers::{DatasetShown, ask};
 use crate::client::{
-    Client, Finished, Input, JobError, JobHandle, JobSpec, Options, Receipt, UNCAPPED,
+    Client, ClientError, Finished, Input, JobError, JobHandle, JobSpec, Options, Receipt, UNCAPPED,
 };
-use crate::core::ids::CacheId;
-use crate::core::names::input_names;
-use crate::core::names::{NameUse, SafeName, flattened};
+use crate::core::names::{flattened, input_names};
 use crate::model::limits::TAG_BYTES_MAX;
-use crate::model::{Deliver, InputFile, JobRequest, JobResult, JobStatus};
+use crate::model::{Deliver, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
 use base64::Engine;
@@ -26,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::children::{Child, children};
-use super::dataset::cache_id;
+use super::dataset::select::{self, Selected, resolve};
 use super::exit::{TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
 use super::interrupts::{Interrupt, interrupts};
@@ -51,7 +48,7 @@ const EXAMPLES: &str = "Examples:
   heft submit calcA -l leader.example:5000 --file model.bin
   heft submit calcA --file model.bin --file run7.cfg=config.cfg --out results
   heft submit calcA --file 20GiB.bin --digest blake3 --progress json 2> progress.jsonl
-  heft submit calcA --cache models-v2/large.bin=model.bin --cache tables
+  heft submit calcA --dataset models-v2/large.bin=model.bin --dataset tables
   heft submit calcA --output json | jq -r .status
   heft submit calcA --all --out results
   job=$(heft submit calcA --file 20GiB.bin --tag nightly --detach)
@@ -74,10 +71,13 @@ pub struct SubmitArgs {
     /// Input file, and its name in the job's directory (default: the file's own).
     #[arg(long = "file", value_name = "PATH[=NAME]")]
     files: Vec<String>,
-    /// File of a dataset, and its name in the job's directory (default: the file's own); an id
-    /// alone means all files of the dataset.
-    #[arg(long = "cache", value_name = "CACHE_ID[/NAME[=NAME]]", value_parser = cached)]
-    caches: Vec<Cached>,
+    /// Files of a dataset: one file, those in a folder, or all; and their name in the job's
+    /// directory (default: that in the dataset).
+    #[arg(long = "dataset", value_name = "ID[/PATH[=NAME]]", value_parser = select::dataset)]
+    datasets: Vec<Selected>,
+    /// The same, also for a file that only a worker's cache directory has.
+    #[arg(long = "cache", value_name = "ID[/PATH[=NAME]]", value_parser = select::cache)]
+    caches: Vec<Selected>,
     /// Digest of large files: over the list of chunk checksums, or over every byte.
     #[arg(long, value_enum, default_value_t)]
     digest: DigestChoice,
@@ -98,7 +98,7 @@ pub struct SubmitArgs {
     all: bool,
     /// Send the bytes of the one --file as the payload, without a JobRequest; the result is printed
     /// as received.
-    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches", "digest", "compress"], requires = "files")]
+    #[arg(long, conflicts_with_all = ["priority", "all", "time_limit", "args", "require_worker", "flatten", "caches", "datasets", "digest", "compress"], requires = "files")]
     raw: bool,
     /// Name of a group of jobs, by which `heft job` finds them.
     #[arg(long, value_name = "TAG", conflicts_with = "raw", value_parser = tag)]
@@ -220,9 +220,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let leaders = args.reach.leaders()?;
     let files = input_files(args, &leaders, deadline).await?;
     if !args.raw {
-        let named = args.caches.iter().filter_map(|cached| cached.name.as_deref());
-        input_names(files.iter().map(|file| file.name.as_str()).chain(named))
-            .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
+        let named = selections(args).filter_map(|selected| selected.name.as_deref());
+        input_names(files.iter().map(|file| file.name.as_str()).chain(named)).map_err(unfit)?;
     }
     let client_id = match args.client.as_deref().or(leaders.client_id()) {
         Some(id) => id.to_owned(),
@@ -232,8 +231,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         true => Default::default(),
         false => args.out.downloads(args.output),
     };
-    // A dataset without a name of a file in it has the leader asked what is in it.
-    let asks = args.caches.iter().any(|cached| cached.inner.is_none());
+    // What the leader has to be asked about; a classic one knows no datasets.
+    let asks = selections(args).any(|selected| selected.is_strict || selected.inner.is_none());
     let reach =
         if asks { args.reach.asking_options(&client_id) } else { args.reach.options(&client_id) };
     let options = Options {
@@ -263,9 +262,14 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         }
     } else {
         let unanswered = "the leader did not list the files of the datasets";
-        let cached =
-            before(args, &leaders, deadline, unanswered, cached_files(&client, &args.caches))
-                .await??;
+        let cached = before(
+            args,
+            &leaders,
+            deadline,
+            unanswered,
+            resolve(&client, leader, selections(args)),
+        )
+        .await??;
         input_names(
             files
                 .iter()
@@ -273,7 +277,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
                 .chain(cached.iter().map(|file| &file.name))
                 .map(String::as_str),
         )
-        .map_err(|error| Usage(format!("--file and --cache: {error}")))?;
+        .map_err(unfit)?;
         if args.flatten {
             let names =
                 files.iter().map(|file| &file.name).chain(cached.iter().map(|file| &file.name));
@@ -287,7 +291,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             detached: args.detach,
             ..JobSpec::from(JobRequest { files: cached, ..request(args) })
         };
-        client.submit_to(subject, spec).await?
+        let of_datasets = spec.request.files.len();
+        client.submit_to(subject, spec).await.map_err(|error| too_many(error, of_datasets))?
     };
     if args.output == Output::Quiet {
         print_id(&job.id().to_string())?;
@@ -378,6 +383,29 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         }
         Some(_) | None => shown.map(|shown| shown.code),
     }
+}
+
+/// The files of datasets that are asked for.
+fn selections(args: &SubmitArgs) -> impl Iterator<Item = &Selected> {
+    args.caches.iter().chain(&args.datasets)
+}
+
+fn unfit(error: impl std::fmt::Display) -> Usage {
+    Usage(format!("--file and --dataset: {error}"))
+}
+
+/// A request can be too large for the names of files of datasets alone.
+fn too_many(error: ClientError, of_datasets: usize) -> anyhow::Error {
+    if let ClientError::TooLarge { bytes, limit } = error
+        && of_datasets > 0
+    {
+        return Usage(format!(
+            "the job's request has {bytes} bytes with the names of {of_datasets} files of datasets; a \
+             frame holds at most {limit}: select fewer files with --dataset ID/PATH"
+        ))
+        .into();
+    }
+    error.into()
 }
 
 /// Shows what came of a job.
@@ -508,65 +536,6 @@ fn tag(text: &str) -> Result<String, String> {
             Err(format!("the tag has {bytes} bytes; the limit is {TAG_BYTES_MAX}: shorten it"))
         }
     }
-}
-
-/// A file of a dataset, or all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Cached {
-    id: CacheId,
-    /// Its name in the dataset; all files without one.
-    inner: Option<String>,
-    /// Its name for the job.
-    name: Option<String>,
-}
-
-/// Reads `CACHE_ID[/NAME[=NAME]]`.
-fn cached(text: &str) -> Result<Cached, String> {
-    let (id, inner) = match text.split_once('/') {
-        Some((id, inner)) => (id, Some(inner)),
-        None => (text, None),
-    };
-    let id = cache_id(id)?;
-    let Some(inner) = inner else { return Ok(Cached { id, inner: None, name: None }) };
-    let (inner, name) = inner.rsplit_once('=').unwrap_or((inner, inner));
-    let checked =
-        |name: &str| SafeName::parse(NameUse::File, name).map_err(|error| error.to_string());
-    let (inner, name) = (checked(inner)?.to_string(), checked(name)?.to_string());
-    Ok(Cached { id, inner: Some(inner), name: Some(name) })
-}
-
-/// The files of datasets as the job names them. Where a whole dataset is meant the leader is asked
-/// what is in it.
-async fn cached_files(client: &Client, caches: &[Cached]) -> anyhow::Result<Vec<InputFile>> {
-    let mut files = Vec::new();
-    for cached in caches {
-        let id = cached.id.as_str();
-        match (&cached.inner, &cached.name) {
-            (Some(inner), Some(name)) => files.push(InputFile::cached_as(name, id, inner)),
-            (_, _) => {
-                let question = ask::DatasetStatus { cache_id: id.to_owned() };
-                let shown = client.ask(&question).await?.answer;
-                files.extend(
-                    names_in(id, shown)?.into_iter().map(|name| InputFile::cached(name, id)),
-                );
-            }
-        }
-    }
-    Ok(files)
-}
-
-/// All names in a dataset, if the answer to `dataset.status` has all.
-fn names_in(id: &str, shown: DatasetShown) -> Result<Vec<String>, Usage> {
-    let files = u64::from(shown.dataset.files.unwrap_or_default());
-    let names: Vec<String> = shown.names.into_iter().map(|file| file.name).collect();
-    if names.is_empty() || names.len() as u64 != files {
-        return Err(Usage(format!(
-            "--cache {id} selects all {files} files of the dataset, but the leader lists only {} \
-             of them: select single files with --cache {id}/NAME",
-            names.len()
-        )));
-    }
-    Ok(names)
 }
 
 /// The files of the command line. A pipe is read until its end, by a thread of its own: whoever has
@@ -835,48 +804,6 @@ mod tests {
             let error = read(option).err().unwrap().to_string();
             let name = option.split(' ').next().unwrap();
             assert!(error.contains("cannot be used with") && error.contains(name), "{error}");
-        }
-    }
-
-    #[test]
-    fn ca08_a_file_of_a_dataset_is_named_by_its_id_its_name_and_the_jobs_name_for_it() {
-        let read =
-            |text| cached(text).map(|cached| (cached.id.to_string(), cached.inner, cached.name));
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(read("set-1"), Ok(("set-1".into(), None, None)));
-        assert_eq!(read("set-1/a.bin"), Ok(("set-1".into(), some("a.bin"), some("a.bin"))));
-        assert_eq!(
-            read("set-1/data/a.bin=in.bin"),
-            Ok(("set-1".into(), some("data/a.bin"), some("in.bin")))
-        );
-        assert_eq!(
-            read("s/a=b=c"),
-            Ok(("s".into(), some("a=b"), some("c"))),
-            "the last one divides"
-        );
-        for (text, why) in [
-            ("", "cache id"),
-            ("/a", "cache id"),
-            ("../a", "cache id"),
-            ("s/", "file name"),
-            ("s//abs", "it is absolute"),
-            ("s/../x", "it holds \"..\""),
-            ("s/a=", "file name"),
-            ("s/a=../x", "it holds \"..\""),
-        ] {
-            let error = cached(text).unwrap_err();
-            assert!(error.contains(why), "{text:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn all_files_of_a_dataset_are_meant_only_if_all_are_known() {
-        let names_in = |status: Value| names_in("s", serde_json::from_value(status).unwrap());
-        let status = json!({"files": 2, "names": [{"name": "a"}, {"name": "b/c"}], "more": false});
-        assert_eq!(names_in(status).unwrap(), ["a", "b/c"]);
-        for status in [json!({"files": 3, "names": [{"name": "a"}, {"name": "b"}]}), json!({})] {
-            let error = names_in(status).unwrap_err().to_string();
-            assert!(error.contains("--cache s/NAME"), "{error}");
         }
     }
 }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::exit::{NotFound, Usage};
 use super::output::{self, OUTPUT_VARIABLE};
 use super::status::{lacking, workers_table};
-use super::suggest::did_you_mean;
 use super::table::{said, text, yes_or_no};
 use super::{Output, Reach, Rows, about};
 use crate::answers::{LISTED_MAX, Status, WorkerRow};
 use crate::client::Answered;
+use crate::likeness::did_you_mean;
 
 const EXAMPLES: &str = "Examples:
   heft workers ls

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use chunking::message::Features;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -103,6 +104,16 @@ impl Client {
     /// How the connection stands.
     pub fn state(&self) -> LinkState {
         self.remote.states.borrow().first().cloned().unwrap_or_else(|| LinkState::connecting(""))
+    }
+
+    /// Whether the leader, as it stands now, can do this.
+    pub fn can(&self, features: Features) -> bool {
+        match self.state() {
+            LinkState::Up { mode, .. } => mode.has(features),
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Down { .. } => {
+                false
+            }
+        }
     }
 
     /// Waits for room, then submits a job: a [`JobRequest`](crate::model::JobRequest), or a

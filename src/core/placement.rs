@@ -24,12 +24,15 @@ use super::ids::{ConnId, JobId, Micros, WorkerId};
 use super::job::Job;
 use super::names::excerpt;
 use super::payload::PayloadKind;
-use super::programs::{NoProgram, Programs, ProgramsSaid, Refusals, called, like};
+use super::programs::{
+    LIKENESS_BYTES_MAX, LIKENESS_LOOKS_MAX, NoProgram, Programs, ProgramsSaid, Refusals, called,
+};
 use super::queue::Rank;
 use super::record::Record;
 use super::subject::{RoutingKey, matches};
 use super::timers::Due;
 use super::worker::Worker;
+use crate::likeness::like;
 
 /// How long a worker may take to look which programs it has, before its last list counts.
 const PROGRAMS_ASKED_MAX: Duration = Duration::from_secs(5);
@@ -620,10 +623,9 @@ impl Broker {
                 lists.push(list);
             }
         }
-        like(exec, lists.into_iter().flat_map(Programs::names))
-            .into_iter()
-            .map(|name| format!("\"{}\"", excerpt(name)))
-            .collect()
+        let names = lists.into_iter().flat_map(Programs::names).take(LIKENESS_LOOKS_MAX);
+        let names = names.filter(|name| name.len() <= LIKENESS_BYTES_MAX);
+        like(exec, names).into_iter().map(|name| format!("\"{}\"", excerpt(name))).collect()
     }
 }
 

@@ -29,13 +29,10 @@ pub const REFUSALS_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const REFUSAL_CHARS_MAX: usize = 256;
 
 /// Names that are looked through for one that is like another.
-const LIKENESS_LOOKS_MAX: usize = 2_048;
+pub(super) const LIKENESS_LOOKS_MAX: usize = 2_048;
 
-/// Names longer than this are like no other.
-const LIKENESS_BYTES_MAX: usize = 64;
-
-/// Names that are suggested in the place of one.
-const SUGGESTIONS_MAX: usize = 3;
+/// Names longer than this are not compared.
+pub(super) const LIKENESS_BYTES_MAX: usize = 64;
 
 /// The programs that a worker lists: all that it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -244,43 +241,6 @@ impl Broker {
     }
 }
 
-/// Names that are like this one, the most like it first.
-pub(super) fn like<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    if name.len() > LIKENESS_BYTES_MAX {
-        return Vec::new();
-    }
-    let wanted: Vec<char> = name.to_lowercase().chars().collect();
-    let far = (wanted.len() / 3).max(1);
-    let mut found: Vec<(usize, &str)> = names
-        .take(LIKENESS_LOOKS_MAX)
-        .filter(|known| known.len() <= LIKENESS_BYTES_MAX && *known != name)
-        .filter_map(|known| {
-            let known_chars: Vec<char> = known.to_lowercase().chars().collect();
-            let steps = distance(&wanted, &known_chars);
-            (steps <= far).then_some((steps, known))
-        })
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    found.into_iter().take(SUGGESTIONS_MAX).map(|(_, known)| known).collect()
-}
-
-/// How many characters have to be put in, left out or replaced to make one name of the other.
-fn distance(from: &[char], to: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (place, char) in from.iter().enumerate() {
-        let mut diagonal = std::mem::replace(row.first_mut().unwrap_or(&mut 0), place + 1);
-        let mut left = place + 1;
-        for (cell, other) in row.iter_mut().skip(1).zip(to) {
-            let replaced = diagonal + usize::from(char != other);
-            diagonal = *cell;
-            left = replaced.min(diagonal + 1).min(left + 1);
-            *cell = left;
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
 /// How people call a worker: by its name, where it has one, and its id.
 pub(super) fn called(worker: &Worker) -> String {
     match &*worker.name {
@@ -330,15 +290,5 @@ mod tests {
         }
         let (_, last) = refusals.of(worker(1)).next().unwrap();
         assert_eq!(last.why.chars().count(), REFUSAL_CHARS_MAX + 1, "cut, and marked");
-    }
-
-    #[test]
-    fn names_that_are_like_another_are_found() {
-        let names = ["calcA", "calcB", "render", "CALCC", "x"];
-        assert_eq!(like("calcc", names.into_iter()), ["CALCC", "calcA", "calcB"][..3].to_vec());
-        assert_eq!(like("rendr", names.into_iter()), ["render"]);
-        assert_eq!(like("zzz", names.into_iter()), [""; 0]);
-        assert_eq!(like(&"x".repeat(1_000), names.into_iter()), [""; 0]);
-        assert_eq!(distance(&[], &['a', 'b']), 2);
     }
 }

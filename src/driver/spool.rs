@@ -62,21 +62,30 @@ impl Spool {
         reserve: Reserve,
         done: impl Fn(DiskDone) + Send + Clone + 'static,
     ) -> io::Result<Self> {
-        let begin = |name: &str| {
-            let mut files = BlobFiles::durable(disk.clone(), owner, name)?.keeping(reserve);
+        let begin = |thread: usize, name: &str| {
+            let files = BlobFiles::durable(disk.clone(), owner, name)?;
+            let mut files = files.keeping(reserve).sharing(THREADS);
             let done = done.clone();
             let work = move |operations: mpsc::Receiver<DiskOp>| {
+                let tell = |files: &mut BlobFiles| {
+                    if let Some(bytes) = files.recycled_news() {
+                        done(DiskDone::Recycled { thread, bytes });
+                    }
+                };
+                // What an earlier leader left.
+                tell(&mut files);
                 while let Ok(operation) = operations.recv() {
                     if let Some(outcome) = files.execute(operation) {
                         done(outcome);
                     }
+                    tell(&mut files);
                 }
             };
             start(format!("blobs-{name}"), work)
         };
-        let threads =
-            (0..THREADS).map(|number| begin(&number.to_string())).collect::<io::Result<_>>()?;
-        Ok(Spool { threads, looks: Some(begin(LOOKS)?) })
+        let threads = (0..THREADS).map(|number| begin(number, &number.to_string()));
+        let threads = threads.collect::<io::Result<_>>()?;
+        Ok(Spool { threads, looks: Some(begin(THREADS, LOOKS)?) })
     }
 
     fn to_each(&self, operation: impl Fn() -> DiskOp) {

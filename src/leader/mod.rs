@@ -294,7 +294,10 @@ impl Leader {
                 self.relay.disk_done(done);
                 self.give_up_what_never_fits();
             }
-            DiskDone::Written { .. } | DiskDone::Read { .. } | DiskDone::Sealed { .. } => {
+            DiskDone::Written { .. }
+            | DiskDone::Read { .. }
+            | DiskDone::Sealed { .. }
+            | DiskDone::Recycled { .. } => {
                 self.relay.disk_done(done);
             }
         }

@@ -39,10 +39,19 @@ const MAP: &str = ".map";
 /// What files are called that wait to be written again.
 const FREE: &str = "free-";
 
-/// Bytes of such files.
-const FREE_BYTES_MAX: u64 = 512 << 20;
+/// Bytes of such files of all threads together, at most.
+pub const RECYCLED_BYTES_MAX: u64 = 1 << 30;
 
+/// The part of a file system that they may have.
+const RECYCLED_PART: u64 = 20;
+
+/// How many such files one thread keeps.
 const FREE_FILES_MAX: usize = 64;
+
+/// What files that wait to be written again may have of a file system of this size.
+pub fn recycled_bytes_max(total: Option<u64>) -> u64 {
+    RECYCLED_BYTES_MAX.min(total.map_or(u64::MAX, |total| total / RECYCLED_PART))
+}
 
 /// Blobs whose files are held open at a time; the others are opened when they are needed.
 const OPEN_BLOBS_MAX: usize = 96;
@@ -178,6 +187,9 @@ pub enum DiskDone {
     },
     /// The blobs that have files.
     Listed { result: Result<Vec<Listed>, String> },
+    /// How many bytes of files one of the threads keeps to be written again. Comes when that
+    /// changes.
+    Recycled { thread: usize, bytes: u64 },
     /// How much room there is, if that can be told.
     Measured {
         /// As it was asked with.
@@ -230,6 +242,10 @@ pub struct BlobFiles {
     /// Files to be reused whose renames are not synced yet: after a power failure such a file may
     /// have its old name again.
     freed: Vec<(String, u64)>,
+    /// Bytes of both, as they were told last.
+    recycled_told: u64,
+    /// With how many others the room for them is shared, itself included.
+    sharing: u64,
     /// What the next of them is called.
     free_name: String,
     free_next: u64,
@@ -271,6 +287,24 @@ impl BlobFiles {
         self
     }
 
+    /// Shares the room for files that wait to be written again with so many, itself included.
+    #[must_use]
+    pub fn sharing(mut self, threads: usize) -> Self {
+        self.sharing = u64::try_from(threads).unwrap_or(u64::MAX).max(1);
+        self
+    }
+
+    /// Bytes of files that wait to be written again.
+    fn recycled(&self) -> u64 {
+        self.free.iter().chain(&self.freed).map(|(_, len)| *len).fold(0, u64::saturating_add)
+    }
+
+    /// The same, if that has changed since it was last told.
+    pub fn recycled_news(&mut self) -> Option<u64> {
+        let bytes = self.recycled();
+        (std::mem::replace(&mut self.recycled_told, bytes) != bytes).then_some(bytes)
+    }
+
     fn new(disk: Arc<dyn Disk>, dir: &'static str, owner: Option<Owner>, name: &str) -> Self {
         BlobFiles {
             disk,
@@ -281,6 +315,8 @@ impl BlobFiles {
             begun: HashMap::new(),
             free: Vec::new(),
             freed: Vec::new(),
+            recycled_told: 0,
+            sharing: 1,
             free_name: format!("{FREE}{name}-"),
             free_next: 0,
             names_changed: false,
@@ -595,9 +631,10 @@ impl BlobFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let free: u64 = self.free.iter().chain(&self.freed).map(|(_, len)| *len).sum();
+        let total = self.disk.space().ok().map(|space| space.total);
+        let most = recycled_bytes_max(total) / self.sharing;
         if len == 0
-            || free + len > FREE_BYTES_MAX
+            || self.recycled().saturating_add(len) > most
             || self.free.len() + self.freed.len() >= FREE_FILES_MAX
         {
             return gone(self.disk.remove(&path));

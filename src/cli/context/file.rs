@@ -11,7 +11,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 use uuid::Uuid;
 
 use crate::cli::exit::Usage;
-use crate::cli::suggest::did_you_mean;
+use crate::likeness::did_you_mean;
 use crate::peer::is_address;
 
 /// The longest file that is read.

@@ -1,7 +1,9 @@
 //! `heft dataset`: files that many jobs share: put them, see who has them, check and remove them.
 
+mod all;
 mod board;
 mod put;
+pub(super) mod select;
 mod show;
 
 use std::path::PathBuf;
@@ -25,7 +27,8 @@ const EXAMPLES: &str = "Examples:
   heft dataset put models-v2 ./models ./extra.cfg --target 'job.assign.calcA.>' --wait 0.9 --timeout 10m
   heft dataset put archive-2024 ./archive --target none
   heft dataset status models-v2
-  heft submit calcA --cache models-v2/large.bin=model.bin
+  heft dataset status --all
+  heft submit calcA --dataset models-v2/large.bin=model.bin
 
 A dataset is sent to the leader once. The leader stores it and sends it to the workers, including workers that join later.
 For a new version only the changed pieces are sent.";
@@ -70,11 +73,14 @@ enum What {
     Put(PutArgs),
     /// List datasets.
     Ls,
-    /// Show a dataset: its files, and its state at each worker.
+    /// Show a dataset: its files, and its state at each worker; or the state of all.
     Status {
         /// Dataset id.
-        #[arg(value_name = "CACHE_ID", value_parser = cache_id)]
-        id: CacheId,
+        #[arg(value_name = "CACHE_ID", value_parser = cache_id, required_unless_present = "all")]
+        id: Option<CacheId>,
+        /// All datasets, with the workers that do not have them.
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
     },
     /// Remove a dataset from the leader and from all workers.
     Rm {
@@ -161,14 +167,19 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
         // Handled by the caller: it is more than one question.
         What::Put(_) => return Ok(ExitCode::SUCCESS),
         What::Ls => {
-            let Answered { answer, json } = client.ask(&ask::DatasetLs {}).await?;
+            let (json, answer) = all::list(&client).await?;
             rows = Some(DATASETS);
             (json, show::list(&answer), true)
         }
-        What::Status { id } => {
-            let question = ask::DatasetStatus { cache_id: id_of(id) };
+        What::Status { id: Some(id), .. } => {
+            let question = ask::DatasetStatus { cache_id: id_of(id), after: None, within: None };
             let Answered { answer, json } = client.ask(&question).await?;
             (json, show::status(&answer), true)
+        }
+        What::Status { id: None, .. } => {
+            let (json, states) = all::states(&client).await?;
+            rows = Some(DATASETS);
+            (json, show::states(&states), true)
         }
         What::Rm { id } => {
             let Answered { answer, json } =

@@ -125,7 +125,8 @@ async fn watch(args: &DatasetArgs, what: &PutArgs, leader: &Leader, board: &RefC
             loop {
                 tokio::time::sleep(ASK_EVERY).await;
                 // Before the leader has the manifest it may know nothing of the dataset.
-                let question = ask::DatasetStatus { cache_id: what.id.as_str().to_owned() };
+                let cache_id = what.id.as_str().to_owned();
+                let question = ask::DatasetStatus { cache_id, after: None, within: None };
                 if let Ok(status) = client.ask(&question).await {
                     board.borrow_mut().workers(&status.answer.workers);
                 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::all::State;
 use crate::answers::{DatasetPage, DatasetShown, Inspected, Pushed, Removed};
 use crate::cli::reach::Leader;
 use crate::cli::table::{Side, Table, said, text};
@@ -71,9 +72,46 @@ pub(super) fn list(page: &DatasetPage) -> String {
     }
 }
 
+/// How all datasets stand: each with the workers that do not have it.
+pub(super) fn states(states: &[State]) -> String {
+    let mut table = Table::new(&[
+        ("DATASET", Side::Left),
+        ("BYTES", Side::Right),
+        ("HELD", Side::Right),
+        ("WORKER", Side::Left),
+        ("NAME", Side::Left),
+        ("STATE", Side::Left),
+        ("HERE", Side::Right),
+        ("TEXT", Side::Left),
+    ]);
+    for State { dataset, lacking } in states {
+        let own = || {
+            let bytes = said(dataset.bytes.map(ByteSize));
+            [text(&dataset.cache_id), bytes, said(dataset.held)].into_iter()
+        };
+        if lacking.is_empty() {
+            let state = if dataset.held.unwrap_or_default() > 0 { "held" } else { "-" };
+            table.row(own().chain(["-", "-", state, "-", "-"].map(str::to_owned)));
+        }
+        for at in lacking {
+            table.row(own().chain([
+                text(&at.id),
+                said(at.name.as_ref()),
+                text(at.state.as_str()),
+                ByteSize(at.done).to_string(),
+                text(&at.text),
+            ]));
+        }
+    }
+    match table.render() {
+        empty if empty.is_empty() => "the leader keeps no datasets\n".to_owned(),
+        table => table,
+    }
+}
+
 /// The answer to `dataset.status`.
 pub(super) fn status(shown: &DatasetShown) -> String {
-    let DatasetShown { dataset, workers: at_workers, names, more } = shown;
+    let DatasetShown { dataset, workers: at_workers, names, more, next: _ } = shown;
     let mut lines = format!(
         "dataset  {}, {}, {}, put {} ago\ncontent  {}\ntarget   {}\n",
         text(&dataset.cache_id),

@@ -32,6 +32,7 @@ use chunking::message::Lack;
 use uuid::Uuid;
 
 use super::Asked;
+use crate::answers::ask;
 use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, Micros, WorkerId};
@@ -93,7 +94,7 @@ pub(super) struct Datasets {
     /// Packs of a previous run that no dataset uses, and whose content was not verified.
     loose: HashSet<BlobId>,
     /// Questions that wait until a manifest is read.
-    statuses: HashMap<Uuid, Vec<(CacheId, Asked)>>,
+    statuses: HashMap<Uuid, Vec<(ask::DatasetStatus, Asked)>>,
     /// Packs that are looked at because somebody asked.
     rechecks: HashMap<BlobId, HashSet<Uuid>>,
     /// When something is to be looked at again.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use chunking::dataset::FileEntry;
 use chunking::digest::to_hex;
 use chunking::message::{Inspect, Name};
 use serde::Serialize;
@@ -42,11 +43,11 @@ pub(super) struct Inspection {
 impl Step<'_> {
     /// An operator asks; the answer comes now or later.
     pub(super) fn asked(&mut self, by: Asked, question: Question) {
-        if let Question::DatasetLs(_) = question {
-            let page = self.dataset_ls();
+        if let Question::DatasetLs(ask::DatasetLs { after }) = question {
+            let page = self.dataset_ls(after.as_deref());
             self.answer(by, Ok(page));
-        } else if let Question::DatasetStatus(ask::DatasetStatus { cache_id }) = question {
-            self.ask_dataset_status(by, &cache_id);
+        } else if let Question::DatasetStatus(question) = question {
+            self.ask_dataset_status(by, question);
         } else if let Question::DatasetRm(ask::DatasetRm { cache_id }) = question {
             self.ask_dataset_rm(by, &cache_id);
         } else if let Question::DatasetVerify(ask::DatasetVerify { cache_id }) = question {
@@ -67,8 +68,8 @@ impl Step<'_> {
     }
 
     /// `dataset.status`: the answer waits for the manifest, if that is being read.
-    fn ask_dataset_status(&mut self, by: Asked, cache_id: &str) {
-        let dataset = match self.dataset_asked(cache_id) {
+    fn ask_dataset_status(&mut self, by: Asked, question: ask::DatasetStatus) {
+        let dataset = match self.dataset_asked(&question.cache_id) {
             Ok(dataset) => dataset,
             Err(text) => return self.answer_error(by, text),
         };
@@ -76,9 +77,9 @@ impl Step<'_> {
             && self.datasets.pack_index.is_reading(dataset.version)
         {
             let statuses = self.datasets.statuses.entry(dataset.version).or_default();
-            return statuses.push((dataset.cache.clone(), by));
+            return statuses.push((question, by));
         }
-        let shown = self.dataset_status(&dataset);
+        let shown = self.dataset_status(&dataset, &question);
         self.answer(by, Ok(shown));
     }
 
@@ -123,9 +124,13 @@ impl Step<'_> {
     }
 
     /// `dataset.ls`.
-    fn dataset_ls(&self) -> DatasetPage {
-        let datasets =
-            self.facts.datasets().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+    fn dataset_ls(&self, after: Option<&str>) -> DatasetPage {
+        let mut behind =
+            self.facts.datasets().filter(|dataset| after < Some(dataset.cache.as_str()));
+        let datasets: Vec<DatasetRow> =
+            behind.by_ref().take(LISTED_MAX).map(|dataset| self.shown(dataset)).collect();
+        let more = behind.next().is_some();
+        let next = datasets.last().filter(|_| more).map(|last| last.cache_id.clone());
         let puts =
             self.datasets.puts.values().filter(|putting| putting.is_coming()).map(|putting| {
                 let manifest = putting.manifest.as_ref();
@@ -138,8 +143,7 @@ impl Step<'_> {
                     lacking: lacking.map_or(0, |(_, bytes)| bytes),
                 }
             });
-        let more = self.facts.datasets().nth(LISTED_MAX).is_some();
-        DatasetPage { datasets, puts: puts.collect(), more }
+        DatasetPage { datasets, puts: puts.collect(), more, next }
     }
 
     fn shown(&self, dataset: &Arc<Dataset>) -> DatasetRow {
@@ -230,28 +234,41 @@ impl Step<'_> {
     /// A manifest was read, or could not be: who asked for the files of its dataset hears what is
     /// known.
     pub(super) fn answer_statuses(&mut self, version: Uuid) {
-        for (cache, by) in self.datasets.statuses.remove(&version).unwrap_or_default() {
-            let answered = match self.facts.dataset(&cache) {
-                Some(dataset) => Ok(self.dataset_status(&dataset)),
-                None => Err(not_kept(&cache)),
-            };
+        for (question, by) in self.datasets.statuses.remove(&version).unwrap_or_default() {
+            let dataset = self.dataset_asked(&question.cache_id);
+            let answered = dataset.map(|dataset| self.dataset_status(&dataset, &question));
             self.answer(by, answered);
         }
     }
 
-    fn dataset_status(&mut self, dataset: &Arc<Dataset>) -> DatasetShown {
-        let workers =
-            self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect();
-        let manifest = self.manifest_of(dataset.version);
-        let files = manifest.as_ref().map(|manifest| manifest.files()).unwrap_or_default();
-        let names = files.iter().take(LISTED_MAX).map(|file| FileRow {
-            name: file.name.to_string(),
-            size: Some(file.size),
-            sha256: to_hex(&file.sha256),
-        });
-        let names: Vec<FileRow> = names.collect();
-        let more = names.len() < dataset.files as usize;
-        DatasetShown { dataset: self.shown(dataset), workers, names, more }
+    fn dataset_status(
+        &mut self,
+        dataset: &Arc<Dataset>,
+        question: &ask::DatasetStatus,
+    ) -> DatasetShown {
+        let workers = match question.after {
+            None => {
+                self.at_workers(dataset).into_iter().take(LISTED_MAX).map(|(_, at)| at).collect()
+            }
+            Some(_) => Vec::new(),
+        };
+        let Some(manifest) = self.manifest_of(dataset.version) else {
+            let (names, more) = (Vec::new(), dataset.files > 0);
+            return DatasetShown { dataset: self.shown(dataset), workers, names, more, next: None };
+        };
+        let files = asked_of(manifest.files(), question);
+        let page = files.get(..LISTED_MAX).unwrap_or(files);
+        let names: Vec<FileRow> = page
+            .iter()
+            .map(|file| FileRow {
+                name: file.name.to_string(),
+                size: Some(file.size),
+                sha256: to_hex(&file.sha256),
+            })
+            .collect();
+        let more = page.len() < files.len();
+        let next = names.last().filter(|_| more).map(|last| last.name.clone());
+        DatasetShown { dataset: self.shown(dataset), workers, names, more, next }
     }
 
     /// A dataset was removed: who asked for it hears so.
@@ -402,7 +419,67 @@ impl Step<'_> {
     }
 }
 
+/// The files that a question is about: they stand in the order of their names.
+fn asked_of<'a>(files: &'a [FileEntry], question: &ask::DatasetStatus) -> &'a [FileEntry] {
+    let within = match &question.within {
+        None => files,
+        Some(path) => match files.binary_search_by(|file| (*file.name).cmp(path.as_str())) {
+            Ok(at) => files.get(at..=at).unwrap_or_default(),
+            Err(_) => {
+                let folder = format!("{path}/");
+                let from = files.partition_point(|file| *file.name < *folder);
+                let behind = files.get(from..).unwrap_or_default();
+                let len = behind.partition_point(|file| file.name.starts_with(&folder));
+                behind.get(..len).unwrap_or_default()
+            }
+        },
+    };
+    let from = match &question.after {
+        None => 0,
+        Some(after) => within.partition_point(|file| *file.name <= **after),
+    };
+    within.get(from..).unwrap_or_default()
+}
+
 fn not_kept(cache: &CacheId) -> Failure {
     let text = format!("dataset {cache} is unknown here: `heft dataset ls` lists all datasets");
     Failure::not_found(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_about_all_files_a_file_or_those_in_a_folder_from_a_name_on() {
+        let names = ["a", "data", "dir-2/x", "dir/a", "dir/b/c", "dir/d", "e"];
+        let mut files: Vec<FileEntry> = names
+            .iter()
+            .map(|name| FileEntry {
+                name: (*name).into(),
+                size: 0,
+                sha256: [0; 32],
+                pieces: Vec::new(),
+            })
+            .collect();
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let asked = |within: Option<&str>, after: Option<&str>| {
+            let (within, after) = (within.map(str::to_owned), after.map(str::to_owned));
+            let question = ask::DatasetStatus { cache_id: "s".to_owned(), after, within };
+            let found = asked_of(&files, &question);
+            found.iter().map(|file| file.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(None, None), names);
+        assert_eq!(asked(None, Some("dir-2/x")), ["dir/a", "dir/b/c", "dir/d", "e"]);
+        assert_eq!(asked(None, Some("b")), names[1..]);
+        assert_eq!(asked(Some("dir"), None), ["dir/a", "dir/b/c", "dir/d"]);
+        assert_eq!(asked(Some("dir"), Some("dir/a")), ["dir/b/c", "dir/d"]);
+        assert_eq!(asked(Some("dir/b"), None), ["dir/b/c"]);
+        assert_eq!(asked(Some("data"), None), ["data"]);
+        for (within, after) in
+            [(Some("di"), None), (Some(""), None), (None, Some("e")), (Some("data"), Some("data"))]
+        {
+            assert_eq!(asked(within, after), [""; 0], "{within:?} {after:?}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! what it has admitted. The disk threads check again before they create a file, since other
 //! programs may fill the disk too.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -17,7 +18,7 @@ use super::{BlobId, Out, Relay};
 use crate::answers::Disk;
 use crate::core::capacity::give_back;
 use crate::core::ids::{JobId, Micros};
-use crate::store::blobs::{Class, DiskOp};
+use crate::store::blobs::{Class, DiskOp, recycled_bytes_max};
 use crate::store::space::Space;
 use crate::units::ByteSize;
 
@@ -44,6 +45,8 @@ pub(super) struct Room {
     /// Bytes of files that are being removed, and since when.
     going: Option<(u64, Micros)>,
     measured_at: Micros,
+    /// Bytes of files that wait to be written again, by the thread that has them.
+    recycled: BTreeMap<usize, u64>,
     /// Why the disk takes nothing, if it does not, and since when.
     pub(super) trouble: Option<(String, Micros)>,
 }
@@ -85,6 +88,11 @@ impl Relay {
         self.room.largest = self.room.largest.max(space.map_or(0, |space| space.total));
         self.room.space =
             space.map(|space| Space { free: space.free.saturating_sub(since), ..space });
+    }
+
+    /// A thread keeps so many bytes of files to be written again.
+    pub(super) fn recycled(&mut self, thread: usize, bytes: u64) {
+        self.room.recycled.insert(thread, bytes);
     }
 
     /// Asks again from time to time, and has the disk's threads give back what only waits to be
@@ -231,7 +239,12 @@ impl Relay {
     /// The disk as operators see it; what troubles it is said by who knows what waits.
     pub(in crate::leader) fn describe_disk(&self) -> Disk {
         let room = self.disk_room();
+        let total = Some(self.room.largest).filter(|total| *total > 0);
+        let recycled =
+            self.room.recycled.values().fold(0, |sum: u64, own| sum.saturating_add(*own));
         Disk {
+            recycled_bytes: self.config.durable.then_some(recycled),
+            recycled_bytes_max: self.config.durable.then(|| recycled_bytes_max(total)),
             disk_trouble: None,
             disk_free: room.map(|room| room.space.free),
             disk_bytes: room.map(|room| room.space.total),
@@ -373,6 +386,10 @@ impl Relay {
         }
         if blob.disk.has_file() {
             self.gave_room(id, blob.open.size.max(blob.chunks.bytes()));
+            if blob.is_dataset() {
+                // Who removes a dataset wants its room back, and what comes next is rarely alike.
+                self.out.push_back(Out::Disk(DiskOp::MakeRoom));
+            }
         }
         self.pump();
     }

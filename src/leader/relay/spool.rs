@@ -139,6 +139,7 @@ impl Relay {
             DiskDone::Sealed { blob, result } => self.sealed(blob, result),
             DiskDone::Checked { blob, result } => self.checked(blob, result),
             DiskDone::Measured { mark, space } => self.measured(mark, space),
+            DiskDone::Recycled { thread, bytes } => self.recycled(thread, bytes),
             // The leader's own matter.
             DiskDone::Listed { .. } | DiskDone::Verified { .. } => {}
         }

@@ -1,0 +1,101 @@
+//! What somebody meant who wrote a name wrong: the known names that are most like it.
+
+/// Names longer than this are like no other.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Names that are suggested.
+const SUGGESTED_MAX: usize = 3;
+
+/// Characters in which a suggested name may differ.
+const DIFFERENCES_MAX: usize = 6;
+
+/// The names that are most like one, the most like it first.
+pub(crate) fn like<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    if wrong.len() > NAME_BYTES_MAX {
+        return Vec::new();
+    }
+    let wanted = lower(wrong);
+    // Of a short name less may be wrong.
+    let most = (wanted.len() / 3).clamp(1, DIFFERENCES_MAX);
+    let known = names.into_iter().filter(|name| name.len() <= NAME_BYTES_MAX && *name != wrong);
+    let mut found: Vec<(usize, &str)> = known
+        .filter_map(|name| {
+            let far = Some(distance(&wanted, &lower(name))).filter(|far| *far <= most);
+            // The right name in another folder is about as near as a slip of the pen.
+            let elsewhere = (!wrong.is_empty() && last(name) == last(wrong)).then_some(1);
+            far.into_iter().chain(elsewhere).min().map(|far| (far, name))
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().take(SUGGESTED_MAX).map(|(_, name)| name).collect()
+}
+
+/// `; did you mean ...?`, if known names are near.
+pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> =
+        like(wrong, names).into_iter().map(|name| format!("{name:?}")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [one] => format!("; did you mean {one}?"),
+        [many @ .., last] => format!("; did you mean {} or {last}?", many.join(", ")),
+    }
+}
+
+/// A name without its folders.
+fn last(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+fn lower(text: &str) -> Vec<char> {
+    text.to_lowercase().chars().collect()
+}
+
+/// How many characters have to be put in, left out or replaced to make one name of the other.
+fn distance(from: &[char], to: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (place, char) in from.iter().enumerate() {
+        let mut diagonal = std::mem::replace(row.first_mut().unwrap_or(&mut 0), place + 1);
+        let mut left = place + 1;
+        for (cell, other) in row.iter_mut().skip(1).zip(to) {
+            let replaced = diagonal + usize::from(char != other);
+            diagonal = *cell;
+            left = replaced.min(diagonal + 1).min(left + 1);
+            *cell = left;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_like_a_wrong_one_are_found_the_most_like_it_first() {
+        let names = ["models-v1", "models-v2", "tables", "large.bin", "weights/model.bin"];
+        assert_eq!(like("modls-v2", names), ["models-v2", "models-v1"]);
+        assert_eq!(like("Tables", names), ["tables"]);
+        assert_eq!(like("model.bin", names), ["weights/model.bin"]);
+        assert_eq!(like("data/model.bin", names), ["weights/model.bin"]);
+        assert_eq!(like("something-else", names), [""; 0]);
+        assert_eq!(like("", names), [""; 0]);
+        assert_eq!(like(&"x".repeat(1_000), names), [""; 0]);
+        assert_eq!(
+            like("calcc", ["calcA", "calcB", "CALCC", "calcA"]),
+            ["CALCC", "calcA", "calcB"]
+        );
+        assert_eq!(like("x", ["x"]), [""; 0], "it is not wrong");
+        assert_eq!(distance(&lower("kitten"), &lower("sitting")), 3);
+        assert_eq!(distance(&[], &['a', 'b']), 2);
+    }
+
+    #[test]
+    fn suggestions_read_as_a_question() {
+        let known = ["leaders", "client_id"];
+        assert_eq!(did_you_mean("laeders", known), "; did you mean \"leaders\"?");
+        assert_eq!(did_you_mean("client-id", known), "; did you mean \"client_id\"?");
+        assert_eq!(did_you_mean("bbb", ["abb", "bba"]), "; did you mean \"abb\" or \"bba\"?");
+        assert_eq!(did_you_mean("token", known), "");
+    }
+}
