@@ -69,10 +69,9 @@ fn render(job: &Explained) -> String {
         lines.push_str(&format!("{:8}  {}\n", "waits", printable(&waits.text)));
     }
     if let Some(ahead) = job.ahead {
-        let more = if ahead >= AHEAD_COUNTED_MAX as u64 { " or more" } else { "" };
-        let jobs = if ahead == 1 { "job" } else { "jobs" };
+        let text = position(ahead);
         lines.push_str(&format!(
-            "{:8}  {ahead}{more} {jobs} of the same client and key are served before it\n",
+            "{:8}  {text} of the same client and key are served before it\n",
             "position"
         ));
     }
@@ -100,6 +99,13 @@ fn render(job: &Explained) -> String {
     lines.push('\n');
     lines.push_str(if table.is_empty() { "no workers\n" } else { &table });
     lines
+}
+
+/// How many jobs are ahead of a queued one.
+pub(crate) fn position(ahead: u64) -> String {
+    let more = if ahead >= AHEAD_COUNTED_MAX as u64 { " or more" } else { "" };
+    let jobs = if ahead == 1 { "job" } else { "jobs" };
+    format!("{ahead}{more} {jobs}")
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use super::{about, say};
 /// Tells how a job stands.
 pub(crate) struct Line {
     teller: Teller,
+    /// What is being done with the job, in a word of [`stage_of`].
+    stage: &'static str,
     /// Whether the leader is away.
     away: bool,
     /// What was last said to be waited for: leaders repeat it.
@@ -31,6 +33,7 @@ impl Line {
         teller.set_head("sending");
         Line {
             teller,
+            stage: GATHERING,
             away: false,
             waited_for: String::new(),
             up: Meter::default(),
@@ -62,7 +65,8 @@ impl Line {
             | JobEvent::Ignored { .. }
             | JobEvent::ResultMayBeLost { .. } => None,
         };
-        let said = said(event, rate);
+        self.stage = stage_of(event).unwrap_or(self.stage);
+        let said = in_stage(said(event, rate), self.stage);
         let log_if = |is_news: bool| if is_news { Worth::Log } else { Worth::Glance };
         let worth = match event {
             JobEvent::Reconnecting { .. } => log_if(!std::mem::replace(&mut self.away, true)),
@@ -90,8 +94,27 @@ impl Line {
         let text = moving("unpacking", done, total, rate);
         self.teller.set_head(&text);
         let (event, bytes) = ("unpacking", Some((done, total)));
-        self.teller.tell(&Said { event, bytes, rate, text, more: Map::new() }, Worth::Glance);
+        let said = Said { event, bytes, rate, text, more: Map::new() };
+        self.teller.tell(&in_stage(said, UNPACKING), Worth::Glance);
         self.teller.draw();
+    }
+
+    /// Why the job is still in its queue.
+    pub(crate) fn queued(&mut self, text: &str) {
+        if self.stage != QUEUED || self.waited_for == text {
+            return;
+        }
+        text.clone_into(&mut self.waited_for);
+        let text = format!("queued: {text}");
+        self.teller.set_head(&text);
+        let said = Said { event: "queued", bytes: None, rate: None, text, more: Map::new() };
+        self.teller.tell(&in_stage(said, QUEUED), Worth::Glance);
+        self.teller.draw();
+    }
+
+    /// Whether the job waits for a worker, and somebody wants to know why.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.stage == QUEUED && !self.away && self.teller.follows()
     }
 
     /// A line that stays, however progress is shown.
@@ -107,6 +130,44 @@ impl Line {
     pub(crate) fn clear(&mut self) {
         self.teller.clear();
     }
+}
+
+const GATHERING: &str = "gathering";
+const QUEUED: &str = "queued";
+const UNPACKING: &str = "unpacking";
+
+/// The stage that an event begins or shows, if it tells: what of a job is being done, from its
+/// files to those of its result.
+fn stage_of(event: &JobEvent) -> Option<&'static str> {
+    match event {
+        JobEvent::Sent { again: false, .. } | JobEvent::Uploading { .. } => Some(GATHERING),
+        JobEvent::Submitted { standing, .. } => Some(match standing {
+            Standing::Queued => QUEUED,
+            Standing::Assigned => "sending",
+            Standing::Running => "running",
+            Standing::Finished => "receiving",
+        }),
+        JobEvent::Progress { stage, .. } => match stage {
+            Stage::Waiting => None,
+            Stage::Receiving => Some("sending"),
+            Stage::Running => Some("running"),
+            Stage::Packing => Some("packing"),
+            Stage::Returning => Some("returning"),
+        },
+        JobEvent::Downloading { .. } => Some("receiving"),
+        JobEvent::Sent { again: true, .. }
+        | JobEvent::Waiting { .. }
+        | JobEvent::Reconnecting { .. }
+        | JobEvent::Moved { .. }
+        | JobEvent::Ignored { .. }
+        | JobEvent::ResultMayBeLost { .. } => None,
+    }
+}
+
+/// With the stage as a member, for programs.
+fn in_stage(mut said: Said, stage: &'static str) -> Said {
+    said.more.insert("stage".to_owned(), stage.into());
+    said
 }
 
 fn said(event: &JobEvent, rate: Option<u64>) -> Said {

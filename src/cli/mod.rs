@@ -32,6 +32,7 @@ mod print;
 mod printed;
 mod progress;
 pub mod queue;
+mod queued;
 mod reach;
 pub mod result;
 mod show;

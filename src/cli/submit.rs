@@ -33,6 +33,7 @@ use super::leaving::{Leaving, Left, Reached, leave};
 use super::out::OutArgs;
 use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
+use super::queued::Why;
 use super::reach::{Leader, Leaders};
 use super::show::{Show, Shown, show};
 use super::show_children::{Asker, show_all};
@@ -297,7 +298,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     if args.output == Output::Quiet {
         print_id(&job.id().to_string())?;
     }
-    let ending = follow(args, leader.address(), &mut job, &mut interrupts, deadline).await;
+    let why = Why::new(&client, job.id());
+    let ending = follow(args, leader.address(), &mut job, why, &mut interrupts, deadline).await;
     if !matches!(&ending, Ok(Followed::Ended { .. })) {
         client.close().await;
     }
@@ -647,6 +649,7 @@ async fn follow(
     args: &SubmitArgs,
     leader: &str,
     job: &mut JobHandle,
+    mut why: Why,
     interrupts: &mut mpsc::Receiver<Interrupt>,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
@@ -687,6 +690,12 @@ async fn follow(
                     Leaving::Left(left) => Followed::TimedOut(left),
                     Leaving::Ended(finished) => Followed::Ended { finished, cancelled: None },
                 });
+            }
+            said = why.next(), if line.is_queued() => {
+                if let Some(text) = said {
+                    line.queued(&text);
+                }
+                continue;
             }
             _ = refresh.tick(), if line.is_live() => {
                 line.draw();

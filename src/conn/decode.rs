@@ -44,6 +44,14 @@ pub enum Inbound {
         /// Which run's; none if it does not know.
         run: Option<Run>,
     },
+    /// A worker says how far a job is.
+    Progress {
+        job: JobId,
+        /// What it says.
+        says: Progress,
+        /// What that is to the broker; nothing while inputs come.
+        event: Option<Event>,
+    },
     /// A message of a transfer.
     Transfer {
         /// The transfer's id.
@@ -195,7 +203,7 @@ impl Session {
             (Role::Worker { .. }, Kind::AckJob) => Ok(self.ack(head, payload)),
             (Role::Worker { .. }, Kind::Heartbeat) => Ok(self.heartbeat(&payload)),
             (Role::Client { .. } | Role::Worker { .. }, Kind::Keepalive) => Ok(Inbound::Alive),
-            (Role::Worker { .. }, Kind::Progress) => Ok(self.progress(head, &payload)),
+            (Role::Worker { .. }, Kind::Progress) => Ok(self.heard_progress(head, &payload)),
             (Role::Worker { .. }, Kind::Programs) if self.has(Features::PROGRAMS) => {
                 Ok(programs(head, &payload))
             }
@@ -445,26 +453,26 @@ impl Session {
         }
     }
 
-    fn progress(&self, head: &Head<'_>, payload: &[u8]) -> Inbound {
-        match Progress::decode(payload) {
+    fn heard_progress(&self, head: &Head<'_>, payload: &[u8]) -> Inbound {
+        let says = match Progress::decode(payload) {
+            Ok(says) => says,
+            Err(error) => return Inbound::Skipped(error.to_string()),
+        };
+        let job = JobId(head.msg_id);
+        let doing = match says.stage {
             // It has not begun to run; its heartbeats renew the lease.
-            Ok(progress) if progress.stage == Stage::Receiving => {
-                Inbound::Skipped("a worker receives inputs".to_owned())
-            }
-            Ok(progress) => Inbound::Event(Event::Progress {
-                conn: self.conn,
-                job: JobId(head.msg_id),
-                run: Run(progress.run),
-                attempt: Attempt(progress.attempt),
-                doing: match progress.stage {
-                    Stage::Returning => Doing::Returning,
-                    Stage::Waiting | Stage::Receiving | Stage::Running | Stage::Packing => {
-                        Doing::Running
-                    }
-                },
-            }),
-            Err(error) => Inbound::Skipped(error.to_string()),
-        }
+            Stage::Receiving => None,
+            Stage::Returning => Some(Doing::Returning),
+            Stage::Waiting | Stage::Running | Stage::Packing => Some(Doing::Running),
+        };
+        let event = doing.map(|doing| Event::Progress {
+            conn: self.conn,
+            job,
+            run: Run(says.run),
+            attempt: Attempt(says.attempt),
+            doing,
+        });
+        Inbound::Progress { job, says, event }
     }
 
     fn ack(&mut self, head: &Head<'_>, payload: Summed) -> Inbound {

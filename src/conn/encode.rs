@@ -219,6 +219,11 @@ impl Session {
         self.ours(Features::PROGRESS, job.0, job.0, &progress)
     }
 
+    /// How far a job is, as its worker said.
+    pub fn progress(&self, job: JobId, says: &Progress) -> Option<WireFrame> {
+        self.ours(Features::PROGRESS, job.0, job.0, says)
+    }
+
     /// A job waits for something that only people can bring.
     pub fn waiting(&self, job: JobId, run: Run, why: &str) -> Option<WireFrame> {
         let (stage, text) = (Stage::Waiting, Text::from(why));

@@ -30,6 +30,9 @@ impl Leader {
             return;
         }
         let AckBody { job, named, says, parts, payload } = body;
+        if !is_foreign {
+            self.progresses.forget(job);
+        }
         let outcome = match says {
             AckSays::Result { .. } if !is_foreign && !self.are_here(job, &parts) => {
                 warn!(%job, "a result names an incomplete blob");

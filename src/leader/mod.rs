@@ -46,6 +46,7 @@ mod pack_writer;
 mod parts;
 mod payloads;
 mod peers;
+mod progress;
 mod questions;
 mod recover;
 mod refusal;
@@ -89,6 +90,7 @@ use large_frames::LargeFrames;
 use pacing::Pacing;
 use payloads::Payloads;
 use peers::Peers;
+use progress::Progresses;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::Relay;
 use retention::Retention;
@@ -131,6 +133,7 @@ pub struct Leader {
     /// Acks that arrived while chunks of the parts they name are being sent again.
     early_acks: BTreeMap<(ConnId, JobId), AckBody>,
     retention: Retention,
+    progresses: Progresses,
     datasets: Datasets,
     /// Whether the actions of `datasets` are being carried out.
     acts_for_datasets: bool,
@@ -156,6 +159,7 @@ impl Leader {
             blobs: Blobs::default(),
             early_acks: BTreeMap::new(),
             retention: Retention::default(),
+            progresses: Progresses::default(),
             datasets: Datasets::new(config.blob_grace),
             acts_for_datasets: false,
             stagings: Stagings::new(config.relay.spool_bytes_max),
@@ -206,6 +210,14 @@ impl Leader {
                 self.questions(QuestionEvent::Wished(Operation::Cancel { job, by }));
             }
             Inbound::Received { job, run } => self.received(conn, job, run),
+            Inbound::Progress { job, says, event } => {
+                if let Some(event) = event {
+                    self.peer_says(conn, event);
+                    // That it runs is said before how far it is.
+                    self.act();
+                }
+                self.pass_on(conn, job, says);
+            }
             Inbound::Transfer { id, says } => self.transfer(conn, id, says),
             Inbound::Piece { id, payload } => self.piece(conn, id, &payload),
             Inbound::Programs { said, answers } => self.programs_said(conn, said, answers),
@@ -239,6 +251,7 @@ impl Leader {
             self.early_acks.retain(|(from, _), _| *from != conn);
             self.broker.handle(self.now, Event::Closed { conn });
             self.unpost(conn);
+            self.progresses.closed(conn);
             self.questions(QuestionEvent::Closed(conn));
             self.dataset_event(DatasetEvent::Closed { conn });
             self.follow_event(FollowEvent::Closed(conn));
@@ -273,6 +286,7 @@ impl Leader {
         self.broker.handle(self.now, Event::Tick);
         self.relay.tick();
         self.tell_who_waits_for_room();
+        self.pass_on_what_is_due();
         self.release_fetched();
         self.questions(QuestionEvent::Tick(self.now));
         self.follow_event(FollowEvent::Tick);
@@ -325,6 +339,7 @@ impl Leader {
             self.stagings.next_deadline(),
             self.questions.next_deadline(),
             self.follows.next_deadline(),
+            self.progresses.next_deadline(),
         ];
         machines.into_iter().flatten().min()
     }
@@ -396,6 +411,7 @@ impl Leader {
                 }
                 Action::Ended { job } => self.job_has_ended(job),
                 Action::ForgetInput { job } => {
+                    self.progresses.forget(job);
                     self.forget_staging(job);
                     self.payloads.commons.forget(job);
                     self.payloads.held.forget_input(job);

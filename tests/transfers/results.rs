@@ -165,3 +165,43 @@ fn a_file_over_4_gib_comes_back_in_its_archive() {
     assert_eq!(std::fs::read(out.join("small.txt")).unwrap(), b"behind\n");
     world.assert_idle(1);
 }
+
+#[test]
+fn the_stages_of_a_job_are_told_in_their_order() {
+    let world = World::start(&[]);
+    let _worker = world.worker(&[]);
+    let input = world.noise("in.bin", 6 * MIB as u64);
+    let out = world.dir.join("out");
+    let (code, lines) = crate::world::submit_files(
+        &world.addr(),
+        "makes",
+        &[&input],
+        &["--out", out.to_str().unwrap(), "--", &(12 * MIB).to_string(), "5"],
+    )
+    .finish();
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let events = lines.iter().filter_map(|line| serde_json::from_str(line).ok());
+    let events: Vec<serde_json::Value> = events.filter(serde_json::Value::is_object).collect();
+    let mut stages: Vec<&str> =
+        events.iter().map(|event| event["stage"].as_str().unwrap()).collect();
+    stages.dedup();
+    for stage in ["gathering", "running", "packing", "returning", "receiving", "unpacking"] {
+        assert!(stages.contains(&stage), "{stage}: {stages:?}");
+    }
+    let order = [
+        "gathering",
+        "queued",
+        "sending",
+        "running",
+        "packing",
+        "returning",
+        "receiving",
+        "unpacking",
+    ];
+    let places = stages.iter().map(|stage| order.iter().position(|known| known == stage).unwrap());
+    // Parts of a result may begin to come while it is still on its way to the leader.
+    let places: Vec<usize> = places.filter(|place| ![5, 6].contains(place)).collect();
+    assert!(places.is_sorted(), "{stages:?}");
+    let last = events.last().unwrap();
+    assert_eq!((&last["event"], &last["done"]), (&"unpacking".into(), &last["total"]));
+}

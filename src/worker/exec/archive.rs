@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
@@ -26,6 +27,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::inputs::{Inputs, next_step};
 use crate::fs::dirfd;
+use crate::transfer::throttle::{AT_WORKER, Throttle};
 use crate::worker::directory::{OpenDirectory, create_output};
 use crate::worker::handler::Content;
 use crate::worker::identity::FileIdentity;
@@ -64,7 +66,7 @@ pub(super) struct Packed {
 }
 
 /// What to pack, and how much of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Packing<'a> {
     /// The job's directory.
     pub(super) directory: &'a OpenDirectory,
@@ -72,6 +74,8 @@ pub(super) struct Packing<'a> {
     pub(super) inputs: &'a Inputs,
     /// How they are written.
     pub(super) method: Method,
+    /// Hears how far it is, once in a while: bytes of files, and bytes in all.
+    pub(super) said: &'a dyn Fn(u64, u64),
     /// A program to pack beside them.
     pub(super) program: Option<&'a Path>,
     /// Where the archive goes if it is over `memory_bytes_max`.
@@ -133,6 +137,12 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
         stop: stop.clone(),
     };
     let mut writer = ZipWriter::new(sink);
+    let mut far = Far {
+        said: packing.said,
+        throttle: Throttle::after(AT_WORKER, Instant::now()),
+        done: 0,
+        total,
+    };
     for file in &files {
         let zip_failed = |source| PackError::Zip { path: file.name.clone(), source };
         let read_failed = |source| PackError::Read { path: file.name.clone(), source };
@@ -142,7 +152,7 @@ pub(super) fn pack(packing: Packing<'_>) -> Result<Packed, PackError> {
             .unix_permissions(file.mode & 0o777);
         let mut source = open_again(&packing, file).map_err(read_failed)?;
         writer.start_file(file.name.as_str(), options).map_err(zip_failed)?;
-        if !copy_until(&mut source, &mut writer, &stop).map_err(read_failed)? {
+        if !copy_until(&mut source, &mut writer, &stop, &mut far).map_err(read_failed)? {
             break;
         }
     }
@@ -254,11 +264,29 @@ fn open_again(packing: &Packing<'_>, file: &Found) -> io::Result<fs::File> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is not a plain file any more"))
 }
 
+/// How far packing is.
+struct Far<'a> {
+    said: &'a dyn Fn(u64, u64),
+    throttle: Throttle<Instant>,
+    done: u64,
+    total: u64,
+}
+
+impl Far<'_> {
+    fn went(&mut self, bytes: u64) {
+        self.done = self.done.saturating_add(bytes);
+        if self.throttle.passes(Instant::now(), false) {
+            (self.said)(self.done, self.total.max(self.done));
+        }
+    }
+}
+
 /// Gives whether to go on.
 fn copy_until(
     source: &mut fs::File,
     target: &mut impl Write,
     stop: &Cell<Option<Stop>>,
+    far: &mut Far<'_>,
 ) -> io::Result<bool> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -270,7 +298,10 @@ fn copy_until(
         let count = io::Read::read(source, &mut buffer)?;
         match buffer.get(..count) {
             None | Some([]) => return Ok(true),
-            Some(piece) => target.write_all(piece)?,
+            Some(piece) => {
+                target.write_all(piece)?;
+                far.went(piece.len() as u64);
+            }
         }
     }
 }
@@ -429,6 +460,7 @@ mod tests {
             directory,
             inputs,
             method: Method::Deflate,
+            said: &|_, _| {},
             program: None,
             file,
             memory_bytes_max,

@@ -178,7 +178,7 @@ impl Exec {
         if context.cancel_token().reason().is_none() {
             context.progress(Stage::Packing, 0, 0, "");
             let method = if job.takes_parts { Method::Store } else { Method::Deflate };
-            match self.pack(directory, inputs, method, program).await {
+            match self.pack(directory, inputs, method, program, context.clone()).await {
                 Ok(packed) => {
                     result.archive_lost = packed.lost;
                     match packed.archive {
@@ -220,6 +220,7 @@ impl Exec {
         inputs: Inputs,
         method: Method,
         program: PathBuf,
+        context: JobContext,
     ) -> Result<Packed, String> {
         let config = self.config.clone();
         let packed = tokio::task::spawn_blocking(move || {
@@ -230,6 +231,7 @@ impl Exec {
                 memory_bytes_max: ARCHIVE_INLINE_BYTES_MAX,
                 inputs: &inputs,
                 method,
+                said: &|done, total| context.progress(Stage::Packing, done, total, ""),
                 program: config.zip_all.then_some(program.as_path()),
                 bytes_max: config.archive_bytes_max,
                 files_max: ARCHIVE_FILES_MAX,
