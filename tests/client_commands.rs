@@ -343,7 +343,7 @@ async fn submit_says_that_files_were_left_out_and_that_there_are_none_only_if_so
     assert!(!ended.err.contains("left no files"), "{}", ended.err);
     let ended = with_out(&[], &dir.0, "json", |result| result.archive_lost = Some(5_000_000)).await;
     assert_eq!((ended.code, &ended.json()["archive_lost"]), (1, &json!(5_000_000)));
-    assert!(ended.json()["error"].as_str().unwrap().contains("left out"));
+    assert!(ended.json()["error"]["message"].as_str().unwrap().contains("left out"));
 }
 
 /// Makes a result that of a job to two workers, of which the second failed if `status` says so.
@@ -439,7 +439,7 @@ async fn a_workers_result_that_is_kept_apart_is_asked_for_and_one_that_does_not_
             );
             assert!(workers[0].get("error").is_none(), "{workers}");
             assert!(
-                workers[1]["error"].as_str().unwrap().contains("no job 2 is known"),
+                workers[1]["error"]["message"].as_str().unwrap().contains("no job 2 is known"),
                 "{workers}"
             );
         }

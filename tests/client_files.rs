@@ -136,12 +136,19 @@ async fn what_is_there_is_not_overwritten_and_the_result_stays_at_the_leader() {
             submit(&archive, &["--out", &out, "--output", form]).await;
         assert_eq!((ended.code, received), (1, false), "{}", ended.err);
         let text = match form {
-            "json" => ended.json()["error"].as_str().unwrap().to_owned(),
+            "json" => {
+                let error = &ended.json()["error"];
+                format!(
+                    "{}; {}",
+                    error["message"].as_str().unwrap(),
+                    error["hint"].as_str().unwrap()
+                )
+            }
             _ => ended.err,
         };
         assert!(text.contains("\"made.txt\" is there already"), "{text}");
         assert!(text.contains("--force"), "{text}");
-        let retry = format!("`heft result get {leader} {job} --out '{out}'` tries again");
+        let retry = format!("`heft result get -l {leader} {job} --out '{out}'` tries again");
         assert!(text.contains(&retry), "{text}");
         assert_eq!(names(&out), ["made.txt"], "nothing was unpacked");
         assert_eq!(fs::read(Path::new(&out).join("made.txt")).unwrap(), b"mine");
@@ -262,7 +269,8 @@ async fn files_of_all_workers_are_not_received_if_those_of_one_cannot_be_unpacke
     };
     let (ended, ()) = with(&args, script).await;
     assert_eq!(ended.code, 1, "{}", ended.err);
-    let retry = format!("`heft result get {} {child} --out {out}/w2` tries again", leader.address);
+    let retry =
+        format!("`heft result get -l {} {child} --out {out}/w2` tries again", leader.address);
     assert!(ended.err.contains(&retry), "{}", ended.err);
     for (worker, content) in [("w1", "w1"), ("w2", "mine"), ("w3", "w3")] {
         assert_eq!(fs::read_to_string(format!("{out}/{worker}/a")).unwrap(), content);

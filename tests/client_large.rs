@@ -123,7 +123,7 @@ async fn submit_of_a_file_that_changes_ends_with_both_sizes_and_code_two() {
         (ended.code, &shown["reason"], &shown["file"]),
         (2, &json!("source-gone"), &json!("model.bin"))
     );
-    let text = shown["error"].as_str().unwrap();
+    let text = shown["error"]["message"].as_str().unwrap();
     assert!(text.contains("shrank from 6291456 bytes to 5"), "{text}");
 }
 

@@ -52,7 +52,7 @@ fn a_job_whose_upload_was_cut_short_by_the_timeout_is_withdrawn_and_said_to_be()
         let text = if form == "json" {
             let shown: Value = serde_json::from_str(&out).unwrap();
             assert_eq!(shown["left"], "withdrawn", "{shown}");
-            shown["error"].as_str().unwrap().to_owned()
+            shown["error"]["message"].as_str().unwrap().to_owned()
         } else {
             err
         };
@@ -98,7 +98,7 @@ fn a_job_that_was_taken_goes_on_after_the_timeout_and_its_result_is_fetched_late
     assert_eq!(code, Some(4), "{out}{err}");
     let shown: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(shown["left"], "taken", "{shown}");
-    let text = shown["error"].as_str().unwrap();
+    let text = shown["error"]["message"].as_str().unwrap();
     assert!(
         text.contains("the job continues: `heft result get") && text.contains("heft cancel"),
         "{text}"
@@ -143,7 +143,10 @@ fn the_timeout_also_ends_the_wait_for_a_leader_that_is_not_there_and_for_one_tha
             (&"ERROR".into(), &"unsent".into()),
             "{shown}"
         );
-        assert!(shown["error"].as_str().unwrap().contains("within 500ms (--timeout)"), "{shown}");
+        assert!(
+            shown["error"]["message"].as_str().unwrap().contains("within 500ms (--timeout)"),
+            "{shown}"
+        );
     }
 }
 

@@ -250,7 +250,7 @@ fn a_result_whose_client_could_not_unpack_it_makes_no_room_until_somebody_has_it
     let (code, out, err) = heft(&[&submit[..], &["--", "20"]].concat());
     assert_eq!(code, Some(1), "{err}");
     let shown: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert!(shown["error"].as_str().unwrap().contains("heft result get"), "{shown}");
+    assert!(shown["error"]["hint"].as_str().unwrap().contains("heft result get"), "{shown}");
     assert_eq!(std::fs::read(files.join("out.bin")).unwrap(), b"mine");
     let broken = shown["job_id"].as_str().unwrap();
     // Another fills the disk, and a third has to wait.

@@ -20,7 +20,7 @@ words! {
         WorkerCache = "worker-cache", Client = "client", InputRoom = "input-room",
         Cap = "cap", Data = "data", Nearer = "nearer", Worker = "worker", CapableWorker = "capable-worker",
         RequestWorker = "request-worker", FoldersWorker = "folders-worker", RawWorker = "raw-worker",
-        Agent = "agent", Room = "room", ResultRoom = "result-room", Stop = "stop", Turn = "turn",
+        Agent = "agent", Room = "room", ResultRoom = "result-room", Stop = "stop", Turn = "turn", Log = "log",
     }
 }
 

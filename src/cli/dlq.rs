@@ -10,9 +10,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::exit::Usage;
+use super::last::{JobRef, job_ref};
 use super::output::{OUTPUT_VARIABLE, show};
+use super::reach::Leader;
 use super::table::{Side, Table, text};
-use super::{Output, Reach, Rows, Unwritten, about, job_id};
+use super::{Output, Reach, Rows, Unwritten, about};
 
 const EXAMPLES: &str = "Examples:
   heft dlq ls
@@ -51,9 +53,9 @@ enum What {
     },
     /// Show a dead job with its attempts.
     Show {
-        /// Job id.
-        #[arg(value_name = "JOB_ID", value_parser = job_id)]
-        job: Uuid,
+        /// Job id, or `last`.
+        #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+        job: JobRef,
     },
     /// Requeue a dead job, or all.
     Requeue(Which),
@@ -64,9 +66,9 @@ enum What {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Which {
-    /// Job id.
-    #[arg(value_name = "JOB_ID", value_parser = job_id)]
-    job: Option<Uuid>,
+    /// Job id, or `last`.
+    #[arg(value_name = "JOB_ID", value_parser = job_ref)]
+    job: Option<JobRef>,
     /// All dead jobs.
     #[arg(long)]
     all: bool,
@@ -74,9 +76,9 @@ struct Which {
 
 impl Which {
     /// Nothing means all; clap sees to it that one of the two was said.
-    fn job(&self) -> Result<Option<Uuid>, Usage> {
+    fn job(&self, leader: &Leader) -> Result<Option<Uuid>, Usage> {
         match (self.job, self.all) {
-            (Some(job), false) => Ok(Some(job)),
+            (Some(job), false) => job.resolve(leader.address()).map(Some),
             (None, true) => Ok(None),
             (Some(_), true) | (None, false) => Err(Usage("name one job, or say --all".to_owned())),
         }
@@ -94,15 +96,17 @@ async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::Ls { limit } => list(&client, *limit, args.output).await?,
         What::Show { job } => {
-            let answered = client.ask(&ask::DlqShow { job_id: *job }).await?;
+            let answered =
+                client.ask(&ask::DlqShow { job_id: job.resolve(leader.address())? }).await?;
             show(args.output, &answered.json, None, || shown(&answered.answer))?;
         }
         What::Requeue(which) => {
-            let answered = client.ask(&ask::DlqRequeue { which: which.job()?.into() }).await?;
+            let answered =
+                client.ask(&ask::DlqRequeue { which: which.job(&leader)?.into() }).await?;
             done(args.output, "requeued", answered.answer.requeued)?;
         }
         What::Purge(which) => {
-            let answered = client.ask(&ask::DlqPurge { which: which.job()?.into() }).await?;
+            let answered = client.ask(&ask::DlqPurge { which: which.job(&leader)?.into() }).await?;
             done(args.output, "purged", answered.answer.purged)?;
         }
     }

@@ -62,7 +62,13 @@ fn render(job: &Explained) -> String {
     }
     for (place, dataset) in job.datasets.iter().enumerate() {
         let head = if place == 0 { "datasets" } else { "" };
-        let bytes = dataset.bytes.map(|bytes| format!(", {}", ByteSize(bytes))).unwrap_or_default();
+        let bytes = match dataset.bytes {
+            Some(bytes) => format!(", {}", ByteSize(bytes)),
+            None if dataset.known => String::new(),
+            None => {
+                ", unknown to the leader: `heft dataset ls` lists those that it keeps".to_owned()
+            }
+        };
         lines.push_str(&format!("{head:8}  {}{bytes}\n", text(&dataset.cache_id)));
     }
     if let Some(waits) = job.waits.as_ref().filter(|waits| !waits.text.is_empty()) {

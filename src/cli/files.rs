@@ -12,8 +12,10 @@ use crate::model::JobResult;
 use crate::units::{ByteSize, Count};
 use serde_json::{Map, Value, json};
 
+use super::exit::FAILED;
 use super::job_line::Line;
 use super::out::save;
+use super::output::error_of;
 use super::unpack::{Archive, Rules, Unpacked, Watch, unpack};
 use super::{note, say};
 
@@ -125,7 +127,8 @@ impl Saved {
                 members.insert("saved_archive".to_owned(), json!(file.to_string_lossy()));
             }
             Saved::Failed(error, retry) => {
-                members.insert("error".to_owned(), json!(format!("{error:#}; {retry}")));
+                let error = error_of(FAILED, &format!("{error:#}"), Some(retry));
+                members.insert("error".to_owned(), error);
             }
         }
     }
@@ -235,7 +238,9 @@ impl Files {
             }
             Files::None => note(&format!("{whose}the job left no files")),
             Files::Broken(..) | Files::Lost(_) | Files::Missing(..) => {
-                say(&format!("{whose}{}", self.trouble().unwrap_or_default()));
+                let (what, hint) = self.trouble().unwrap_or_default();
+                let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                say(&format!("{whose}{what}{hint}"));
             }
         }
     }
@@ -251,24 +256,28 @@ impl Files {
             }
         }
         if let Some(trouble) = self.trouble() {
-            members.insert("error".to_owned(), json!(trouble));
+            let (what, hint) = trouble;
+            members.insert("error".to_owned(), error_of(FAILED, &what, hint));
         }
     }
 
-    /// Why there are no files although the job left some.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// Why there are no files although the job left some, and the next step.
+    fn trouble(&self) -> Option<(String, Option<&str>)> {
         match self {
             Files::None | Files::Unpacked(..) => None,
             Files::Broken(dir, error, retry) => {
-                Some(format!("cannot unpack into {}: {error:#}; {retry}", dir.display()))
+                Some((format!("cannot unpack into {}: {error:#}", dir.display()), Some(retry)))
             }
-            Files::Lost(bytes) => Some(format!(
-                "the job's files were left out: {bytes} bytes do not fit the result's frame; have \
-                 the job write fewer or smaller files"
+            Files::Lost(bytes) => Some((
+                format!(
+                    "the job's files were left out: {bytes} bytes do not fit the result's frame"
+                ),
+                Some("have the job write fewer or smaller files"),
             )),
-            Files::Missing(bytes, why) => {
-                Some(format!("the job's archive of {} was not received: {why}", ByteSize(*bytes)))
-            }
+            Files::Missing(bytes, why) => Some((
+                format!("the job's archive of {} was not received: {why}", ByteSize(*bytes)),
+                None,
+            )),
         }
     }
 }

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::process::ExitCode;
 
+use chunking::message::Reason;
 use clap::Args;
 use uuid::Uuid;
 
-use super::exit::FAILED;
+use super::exit::{FAILED, NOT_FOUND};
 use super::gaps::gaps;
 use super::last::{JobRef, job_ref};
 use super::printed::{Printed, Rest};
@@ -73,7 +74,11 @@ pub(super) async fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     client.close().await;
     logs.outputs.iter().filter(|log| log.gaps > 1).for_each(say_lost);
     let is_complete = logs.is_complete && logs.outputs.iter().all(Log::is_complete);
-    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(ExitCode::from(match (is_complete, logs.is_unknown) {
+        (true, _) => 0,
+        (false, true) => NOT_FOUND,
+        (false, false) => FAILED,
+    }))
 }
 
 /// How a follow ended.
@@ -133,6 +138,8 @@ struct Logs {
     said_began: u32,
     /// Whether nothing of the result is missing.
     is_complete: bool,
+    /// Whether the leader does not know the job.
+    is_unknown: bool,
 }
 
 impl Logs {
@@ -152,8 +159,8 @@ impl Logs {
                 end: None,
             });
         }
-        let (said, said_began, is_complete) = (String::new(), 0, true);
-        Ok(Logs { job, outputs, said, said_began, is_complete })
+        let (said, said_began, is_complete, is_unknown) = (String::new(), 0, true, false);
+        Ok(Logs { job, outputs, said, said_began, is_complete, is_unknown })
     }
 
     /// What happens next to one of them, and to which; `None` when all have ended.
@@ -217,8 +224,9 @@ impl Logs {
             }
             FollowEvent::Present => log.end = Some(End::Present),
             FollowEvent::JobEnded => log.end = Some(End::JobEnded),
-            FollowEvent::Refused { text, .. } => {
+            FollowEvent::Refused { reason, text } => {
                 log.end = Some(End::Refused);
+                self.is_unknown |= reason == Reason::UNKNOWN;
                 self.say_once(&text);
             }
             FollowEvent::Failed(error) => return Err(error.into()),

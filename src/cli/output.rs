@@ -94,22 +94,24 @@ fn say_more(json: &Value) {
     }
 }
 
-/// Adds the word of the exit code to an object in place of a result. Commands whose result has a
-/// `status` of its own have the error's text in `error`, as they always had.
+/// The same failure with its error as programs read it: `error` is the text for people.
 pub(crate) fn with_code(mut failure: Value, code: u8) -> Value {
-    if let Value::Object(members) = &mut failure {
-        members.insert("code".to_owned(), json!(word_of(code)));
+    if let Some(error) = failure.get_mut("error") {
+        let message = error.as_str().unwrap_or_default().to_owned();
+        *error = error_of(code, &message, None);
     }
     failure
 }
 
+/// An error for programs: how the command ends, what went wrong, and the next step if that is not
+/// said in the message.
+pub(crate) fn error_of(code: u8, message: &str, hint: Option<&str>) -> Value {
+    json!({"code": word_of(code), "message": message, "hint": hint})
+}
+
 /// An error as programs read it.
 pub(crate) fn as_json(error: &anyhow::Error) -> Value {
-    json!({
-        "code": word_of(code_of(error)),
-        "message": message_of(error),
-        "hint": hint_of(error),
-    })
+    error_of(code_of(error), &message_of(error), hint_of(error).as_deref())
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ pub(crate) async fn show(
 pub(crate) fn say_left_out(result: &JobResult, whose: &str) {
     let is_told = result.lost.iter().any(|lost| lost.part == "archive");
     if let Some(bytes) = result.archive_lost.filter(|_| !is_told) {
-        say(&format!("{whose}{}", Files::Lost(bytes).trouble().unwrap_or_default()));
+        Files::Lost(bytes).say(whose);
     }
 }
 

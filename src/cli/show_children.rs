@@ -11,9 +11,11 @@ use chunking::message::Purpose;
 use serde_json::{Value, json};
 
 use super::children::{Child, Held, lines};
+use super::exit::FAILED;
 use super::files::{Beside, Files, Found};
 use super::gaps::{Gap, gaps};
 use super::out::OutArgs;
+use super::output::error_of;
 use super::progress::Progress;
 use super::result::fetch;
 use super::show::{
@@ -231,7 +233,7 @@ fn one_as_json(child: &Child, got: &Got<'_>) -> Value {
             members.insert("missing".to_owned(), got.gaps.iter().map(Gap::as_json).collect());
         }
         if let Some(trouble) = &got.trouble {
-            members.insert("error".to_owned(), json!(trouble));
+            members.insert("error".to_owned(), error_of(FAILED, trouble, None));
         }
     }
     shown

@@ -129,16 +129,19 @@ fn render(status: &Status) -> String {
         lines.push('\n');
         lines.push_str(&if table.is_empty() { format!("no {what}\n") } else { table });
         if what == "workers" {
-            lines.extend(workers.iter().filter_map(lacking));
-            lines.extend(workers.iter().flat_map(avoiding));
-            lines.extend(workers.iter().flat_map(failing));
+            lines.extend(workers.iter().flat_map(notes));
         }
     }
     lines
 }
 
+/// What has to be said of a worker below a table.
+pub(super) fn notes(worker: &WorkerRow) -> impl Iterator<Item = String> {
+    lacking(worker).into_iter().chain(avoiding(worker)).chain(failing(worker))
+}
+
 /// A line for a worker that hands jobs back.
-pub(super) fn lacking(worker: &WorkerRow) -> Option<String> {
+fn lacking(worker: &WorkerRow) -> Option<String> {
     let lacks = worker.lacks.as_ref()?;
     let why = match lacks.what {
         Lack::Room => "its disk is full: free space there",
@@ -152,7 +155,7 @@ pub(super) fn lacking(worker: &WorkerRow) -> Option<String> {
 }
 
 /// Lines for the programs that a worker handed back.
-fn avoiding(worker: &WorkerRow) -> impl Iterator<Item = String> {
+pub(super) fn avoiding(worker: &WorkerRow) -> impl Iterator<Item = String> {
     let line = |avoided: &Avoided| {
         let ago = about(Duration::from_secs(avoided.ago_ms / 1000));
         let (program, why) = (text(&avoided.program), text(&avoided.why));
@@ -165,7 +168,7 @@ fn avoiding(worker: &WorkerRow) -> impl Iterator<Item = String> {
 }
 
 /// Lines for the programs that fail on a worker far more often than on others.
-fn failing(worker: &WorkerRow) -> impl Iterator<Item = String> {
+pub(super) fn failing(worker: &WorkerRow) -> impl Iterator<Item = String> {
     let line = |flagged: &Flagged| {
         let Flagged { program, ended, failed, median_permille } = flagged;
         format!(

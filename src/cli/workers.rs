@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::exit::{NotFound, Usage};
 use super::output::{self, OUTPUT_VARIABLE};
-use super::status::{lacking, workers_table};
+use super::status::{avoiding, failing, notes, workers_table};
 use super::table::{said, text, yes_or_no};
 use super::{Output, Reach, Rows, about};
 use crate::answers::{LISTED_MAX, Status, WorkerRow};
@@ -61,8 +61,8 @@ async fn look(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
             let table = || {
                 let workers = &status.answer.workers;
                 let table = workers_table(workers).render();
-                let lacks: String = workers.iter().filter_map(lacking).collect();
-                if table.is_empty() { "no workers\n".to_owned() } else { table + &lacks }
+                let notes: String = workers.iter().flat_map(notes).collect();
+                if table.is_empty() { "no workers\n".to_owned() } else { table + &notes }
             };
             output::show(args.output, &part(&status, "workers"), Some(WORKERS), table)?;
         }
@@ -133,7 +133,16 @@ fn shown(worker: &WorkerRow) -> String {
             })),
         ),
     ];
-    lines.map(|(label, what)| format!("{label:<9} {what}\n")).concat()
+    let mut shown = lines.map(|(label, what)| format!("{label:<9} {what}\n")).concat();
+    if let Some(programs) = &worker.programs {
+        let more = match worker.programs_more {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        shown.push_str(&format!("{:<9} {}{more}\n", "programs", text(&programs.join(" "))));
+    }
+    shown.extend(avoiding(worker).chain(failing(worker)));
+    shown
 }
 
 #[cfg(test)]
@@ -177,6 +186,18 @@ cpu       25.3 %
 patterns  a b and 3 more
 lacks     room, 1m1s ago
 ";
-        assert_eq!(shown(&serde_json::from_value(worker).unwrap()), expected);
+        assert_eq!(shown(&serde_json::from_value(worker.clone()).unwrap()), expected);
+        let mut worker = worker;
+        worker["programs"] = json!(["calcA", "calcB"]);
+        worker["avoided"] = json!([{"program": "calcC", "why": "not found", "ago_ms": 5_000}]);
+        worker["flagged"] =
+            json!([{"program": "calcA", "ended": 9, "failed": 6, "median_permille": 100}]);
+        let more = shown(&serde_json::from_value(worker).unwrap());
+        let more = more.strip_prefix(expected).unwrap();
+        assert!(more.starts_with("programs  calcA calcB\n"), "{more}");
+        assert!(
+            more.contains("lacks the program calcC") && more.contains("6 of the last 9"),
+            "{more}"
+        );
     }
 }

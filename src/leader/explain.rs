@@ -41,6 +41,7 @@ impl Leader {
         let unheld = |worker: &Seen| self.datasets.unheld(&self.facts(), worker.id, &caches);
         let waits = waits
             .map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
+        let log_waits = self.log_waits(&phase);
         Ok(Explained {
             job_id: job.to_string(),
             run: run.0,
@@ -50,7 +51,7 @@ impl Leader {
             worker,
             policy: policy.name().to_owned(),
             datasets: datasets.iter().map(named).collect(),
-            waits: input_room.or(waits).or(result_waits),
+            waits: log_waits.or(input_room).or(waits).or(result_waits),
             ahead: ahead.map(|ahead| ahead as u64),
             more: workers.len() > LISTED_MAX,
             workers: workers
@@ -146,6 +147,18 @@ impl Leader {
             waited_ms: since.map(|since| ms(*since, self.now)),
             left_ms: until.map(|until| ms(self.now, *until)),
         }
+    }
+}
+
+impl Leader {
+    /// Nothing goes on while the log cannot be written: jobs are not assigned, and do not end.
+    fn log_waits(&self, phase: &Phase) -> Option<Waits> {
+        let is_over = matches!(phase, Phase::Done | Phase::Dead);
+        let trouble = self.log.trouble().filter(|_| !is_over)?;
+        let text = format!(
+            "the log, which the leader cannot write: {trouble}; free room on the disk of its --data"
+        );
+        Some(Waits { what: WaitsFor::Log, text, ..Waits::default() })
     }
 }
 

@@ -133,13 +133,19 @@ async fn a_wrong_command_line_is_an_object_for_programs_too() {
 }
 
 #[tokio::test]
-async fn submit_without_a_result_keeps_its_members_and_adds_the_code() {
+async fn submit_without_a_result_has_the_error_beside_its_members() {
     let line = ["submit", "calcA", "-l", "127.0.0.1:1", "--connect-wait", "50ms", "-o", "json"];
     let ended = end(heft(&line)).await;
     let shown = ended.json();
     assert_eq!((ended.code, ended.err.as_str()), (3, ""));
-    assert_eq!((&shown["status"], &shown["code"]), (&json!("ERROR"), &json!("unavailable")));
-    assert!(shown["error"].as_str().unwrap().contains("cannot reach 127.0.0.1:1"), "{shown}");
+    assert_eq!(
+        (&shown["status"], &shown["error"]["code"]),
+        (&json!("ERROR"), &json!("unavailable"))
+    );
+    assert!(
+        shown["error"]["message"].as_str().unwrap().contains("cannot reach 127.0.0.1:1"),
+        "{shown}"
+    );
     assert_eq!(faults(&schema("submit"), &shown), Vec::<String>::new());
     let line = [
         "dataset",
@@ -156,7 +162,7 @@ async fn submit_without_a_result_keeps_its_members_and_adds_the_code() {
     let ended = end(heft(&line)).await;
     let shown = ended.json();
     assert_eq!((ended.code, ended.err.as_str()), (2, ""));
-    assert_eq!((&shown["status"], &shown["code"]), (&json!("ERROR"), &json!("usage")));
+    assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("ERROR"), &json!("usage")));
     assert_eq!(faults(&schema("dataset-put"), &shown), Vec::<String>::new());
 }
 

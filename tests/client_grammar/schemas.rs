@@ -98,7 +98,10 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     });
     world.json(0, "workers show", &["host"]);
     let out = files.join("out");
-    let done = world.json(0, "submit", &["calc", "--out", out.to_str().unwrap()]);
+    let zip = files.join("kept.zip").to_str().unwrap().to_owned();
+    let out = ["calc", "--out", out.to_str().unwrap(), "--save-archive", &zip];
+    let done = world.json(0, "submit", &out);
+    assert_eq!(done["saved_archive"], json!(zip));
     assert_eq!(done["unpacked"], json!(["out.txt"]));
     world.json(0, "submit", &["calc", "--all"]);
     assert_eq!(world.json(1, "job submit", &["fail"])["exit_code"], 3);
@@ -123,6 +126,7 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     for (command, args) in [
         ("dataset ls", &[][..]),
         ("dataset status", &["set"]),
+        ("dataset status", &["--all"]),
         ("dataset verify", &["set"]),
         ("dataset push", &["set"]),
         ("blob ls", &[]),

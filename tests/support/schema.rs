@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 /// The words that the schemas may use. `$schema`, `title` and `description` are for people.
-const WORDS: [&str; 8] =
-    ["$schema", "title", "description", "type", "properties", "required", "items", "enum"];
+const WORDS: [&str; 9] =
+    ["$schema", "title", "description", "type", "properties", "required", "items", "enum", "anyOf"];
 
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/schema")
@@ -36,6 +36,11 @@ fn check_words(at: &str, schema: &Value) {
         assert!(WORDS.contains(&word.as_str()), "{at}: {word} is not checked");
         match word.as_str() {
             "items" => check_words(&format!("{at}[]"), value),
+            "anyOf" => {
+                for one in value.as_array().unwrap() {
+                    check_words(at, one);
+                }
+            }
             "properties" => {
                 for (name, value) in value.as_object().unwrap() {
                     check_words(&format!("{at}.{name}"), value);
@@ -63,6 +68,11 @@ pub fn faults(schema: &Value, value: &Value) -> Vec<String> {
 
 fn look(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
     let here = if at.is_empty() { "the whole" } else { at };
+    if let Some(shapes) = schema.get("anyOf").and_then(Value::as_array) {
+        let of_each = shapes.iter().map(|shape| self::faults(shape, value));
+        // Of the shape that it is nearest to.
+        faults.extend(of_each.min_by_key(Vec::len).unwrap());
+    }
     if let Some(types) = schema.get("type") {
         let one = std::slice::from_ref(types);
         let types = types.as_array().map_or(one, Vec::as_slice);

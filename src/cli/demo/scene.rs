@@ -143,6 +143,14 @@ pub(super) fn heft() -> anyhow::Result<Command> {
     let mut command = Command::new(program);
     // Errors are shown. The rest is for the demo to say.
     command.env("HEFT_LOG", "error").stdin(Stdio::null()).kill_on_drop(true);
+    // The demo is the same whatever its user prefers, and its jobs are not the user's last ones.
+    for (name, _) in std::env::vars_os() {
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with("HEFT_"));
+        if is_ours && name != "HEFT_LOG" {
+            command.env_remove(name);
+        }
+    }
+    command.env("XDG_STATE_HOME", "/dev/null").env_remove("CLIENT_DESIRED_PAR");
     Ok(command)
 }
 

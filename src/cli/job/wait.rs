@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::pages::{Filter, ids, newer};
 use crate::answers::{JobState, LISTED_MAX, WaitedJob, ask};
-use crate::cli::exit::{FAILED, TimedOut, Usage};
+use crate::cli::exit::{FAILED, NOT_FOUND, TimedOut, Usage};
 use crate::cli::last::{JobRef, job_ref};
 use crate::cli::output::{self, OUTPUT_VARIABLE, Rows};
 use crate::cli::{Output, Reach, printable, say};
@@ -204,5 +204,10 @@ fn show(args: &WaitArgs, jobs: &[Uuid], ended: &[WaitedJob]) -> anyhow::Result<E
             false => known.iter().map(line).collect(),
         }
     })?;
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    let is_unknown = |job: &&WaitedJob| job.state == JobState::Unknown;
+    Ok(ExitCode::from(match (ok, known.iter().any(is_unknown)) {
+        (true, _) => 0,
+        (false, true) => NOT_FOUND,
+        (false, false) => FAILED,
+    }))
 }
