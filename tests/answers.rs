@@ -50,6 +50,7 @@ fn what_leaders_and_clients_write_is_read_and_written_the_same() {
                 Question::JobLs(_) => again::<ask::JobLs>(&question, &answer),
                 Question::JobShow(_) => again::<ask::JobShow>(&question, &answer),
                 Question::JobWait(_) => again::<ask::JobWait>(&question, &answer),
+                Question::JobRetry(_) => again::<ask::JobRetry>(&question, &answer),
             };
         assert_eq!(written, (question, answer), "{verb}");
         seen.push(verb);

@@ -552,7 +552,7 @@ async fn ca08_an_older_leader_lists_the_first_files_and_what_it_does_not_list_ma
     let (ended, job) = selecting("--dataset", "s/d", &[first]).await;
     assert_eq!((ended.code, job), (2, None), "not all of the folder is listed: {}", ended.err);
     let (ended, job) = selecting("--dataset", "s/b", &[all.clone(), all]).await;
-    assert_eq!((ended.code, job), (2, None));
+    assert_eq!((ended.code, job), (5, None));
     assert!(ended.err.contains("no file or folder \"b\"; did you mean"), "{}", ended.err);
 }
 
@@ -593,7 +593,7 @@ async fn ca08_an_id_that_the_leader_does_not_know_is_refused_or_left_to_a_worker
     };
     let answers = [unknown, page("aaa", true), page("models", false)];
     let (ended, job) = selecting("--dataset", "modls/a", &answers).await;
-    assert_eq!((ended.code, job), (2, None), "{}", ended.err);
+    assert_eq!((ended.code, job), (5, None), "{}", ended.err);
     assert!(
         ended.err.contains("no dataset \"modls\" (")
             && ended.err.contains("did you mean \"models\"?"),
@@ -604,5 +604,5 @@ async fn ca08_an_id_that_the_leader_does_not_know_is_refused_or_left_to_a_worker
     assert_eq!((ended.code, job.unwrap()), (0, vec!["a".to_owned()]));
     assert!(ended.err.contains("only where a worker has \"a\" in its cache"), "{}", ended.err);
     let (ended, job) = selecting("--cache", "modls", &answers).await;
-    assert_eq!((ended.code, job), (2, None), "all of what is not known: {}", ended.err);
+    assert_eq!((ended.code, job), (5, None), "all of what is not known: {}", ended.err);
 }

@@ -196,7 +196,7 @@ async fn the_last_job_is_the_one_that_the_leader_took_last_and_each_leader_has_i
 #[tokio::test]
 async fn waiting_goes_on_when_the_leader_comes_back_and_its_exit_code_says_how_jobs_ended() {
     for (any, state, code) in
-        [(false, "done", 0), (true, "done", 0), (false, "failed", 1), (false, "unknown", 1)]
+        [(false, "done", 0), (true, "done", 0), (false, "failed", 1), (false, "unknown", 5)]
     {
         let leader = FakeLeader::start().await;
         let script = async {

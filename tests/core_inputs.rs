@@ -345,9 +345,15 @@ fn inputs_that_fail_while_the_job_is_being_taken_end_it_with_a_result() {
     here(&mut rig, 1, true);
     rig.expect(["+enqueue j1"]);
     rig.tell(Event::InputsFailed { job: id(1), why: "the spool is gone".into() });
-    rig.expect(["+fail j1: the spool is gone"]);
+    rig.expect(["+fail j1: the spool is gone", "+drop_inputs j1"]);
     rig.commit();
-    rig.expect(["alice: submitted j1 Queued behind 0", "drop input j1", "alice: result j1"]);
+    // Another run would fail for the same inputs.
+    rig.expect([
+        "alice: submitted j1 Queued behind 0",
+        "retain input j1",
+        "alice: result j1",
+        "drop input j1",
+    ]);
 }
 
 #[test]
@@ -454,7 +460,7 @@ fn a_job_whose_inputs_never_arrive_whole_dies_and_its_revival_waits_for_its_clie
     rig.expect(["w1: settle j1"]);
     rig.credit("w1", 1);
     rig.operate(Operation::Revive { job: Some(id(1)) });
-    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    rig.expect(["+revive j1", "reuse input j1", "answer 1: Ok(Revived { jobs: 1 })"]);
     rig.submit(announced(1));
     rig.expect(["+assign j1.2#7 w1", "w1: assign j1.2#7 not to start"]);
     here(&mut rig, 1, true);
@@ -473,7 +479,7 @@ fn a_revived_job_whose_client_does_not_bring_its_inputs_fails() {
     rig.expect(["w1: settle j1"]);
     rig.credit("w1", 1);
     rig.operate(Operation::Revive { job: None });
-    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    rig.expect(["+revive j1", "reuse input j1", "answer 1: Ok(Revived { jobs: 1 })"]);
     rig.pass(SECOND * 59);
     rig.expect([]);
     rig.pass(SECOND);

@@ -274,7 +274,7 @@ fn a_job_whose_program_nobody_has_fails_at_once_when_all_have_handed_it_back() {
         lines[1].starts_with("+fail j1: no connected worker that matches job.assign.calcA"),
         "{lines:?}"
     );
-    assert_eq!(lines[2..], ["drop input j1", "alice: result j1"]);
+    assert_eq!(lines[2..], ["retain input j1", "alice: result j1"]);
     let why = why_failed(&rig, 1);
     for part in [
         "has the program \"calcA\"",

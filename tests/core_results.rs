@@ -237,7 +237,7 @@ fn a_dead_jobs_answer_is_kept_for_its_client_too() {
 fn a_failed_result_is_a_result_and_not_tried_again() {
     let mut rig = leased();
     rig.ack_id("w1", id(1), false);
-    rig.expect(["+ack j1 r1 failed w1", "w1: settle j1", "drop input j1", "alice: result j1"]);
+    rig.expect(["+ack j1 r1 failed w1", "w1: settle j1", "retain input j1", "alice: result j1"]);
     assert!(matches!(
         &rig.job(1).phase,
         Phase::Done { ending: Ending::Returned { ok: false, .. }, .. }

@@ -352,7 +352,7 @@ fn dead(config: Config) -> Rig {
 fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
     let mut rig = dead(Config::default());
     rig.operate(Operation::Revive { job: Some(id(1)) });
-    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    rig.expect(["+revive j1", "reuse input j1", "answer 1: Ok(Revived { jobs: 1 })"]);
     assert_eq!(
         (rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()),
         (0, 0, 0)
@@ -371,7 +371,7 @@ fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
 fn dl02_a_revived_job_has_all_its_attempts_again_and_can_die_again() {
     let mut rig = dead(Config::default());
     rig.operate(Operation::Revive { job: None });
-    rig.expect(["+revive j1", "answer 1: Ok(Revived { jobs: 1 })"]);
+    rig.expect(["+revive j1", "reuse input j1", "answer 1: Ok(Revived { jobs: 1 })"]);
     rig.classic("s2", "calcA", 1);
     rig.skip();
     rig.close("s2");
@@ -402,7 +402,13 @@ fn dl02_all_dead_jobs_are_revived_or_purged_with_one_answer() {
         rig.skip();
         if revive {
             rig.operate(Operation::Revive { job: None });
-            rig.expect(["+revive j1", "+revive j2", "answer 1: Ok(Revived { jobs: 2 })"]);
+            rig.expect([
+                "+revive j1",
+                "+revive j2",
+                "reuse input j1",
+                "reuse input j2",
+                "answer 1: Ok(Revived { jobs: 2 })",
+            ]);
             rig.operate(Operation::Revive { job: None });
             rig.expect(["answer 2: Ok(Revived { jobs: 0 })"]);
         } else {
@@ -441,7 +447,7 @@ fn dl02_a_purge_that_comes_behind_a_revival_takes_nothing_from_the_new_run() {
     rig.expect(["+forget j1"]);
     rig.commit();
     let not_dead = format!("answer 2: Err(NotDead {{ job: {:?} }})", id(1));
-    rig.expect(["answer 1: Ok(Revived { jobs: 1 })", not_dead.as_str()]);
+    rig.expect(["reuse input j1", "answer 1: Ok(Revived { jobs: 1 })", not_dead.as_str()]);
     assert_eq!(rig.broker.queues().len(), 1);
 }
 

@@ -171,7 +171,7 @@ fn ca11_a_job_gets_its_datasets_where_they_are_where_they_are_not_and_fails_if_n
     assert!(err.contains("has no dataset \"nobody\""), "{err}");
     // A name that the dataset has not, and one that is like another.
     let (code, out, err) = world.job(&["here/b.bin"]);
-    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    assert_eq!((code, out.as_str()), (Some(5), ""), "{err}");
     let why = "dataset here has no file or folder \"b.bin\"; did you mean";
     assert!(err.contains(why) && err.contains("\"sub/b.bin\""), "{err}");
 }
@@ -223,7 +223,7 @@ fn ca08_a_dataset_of_any_number_of_files_is_named_as_a_whole_or_by_a_folder_and_
         ("other/sub/b", "no file or folder \"sub/b\""),
     ] {
         let (code, out, err) = submit(&[selected]);
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{selected}: {err}");
+        assert_eq!((code, out.as_str()), (Some(5), ""), "{selected}: {err}");
         assert!(err.contains(said), "{selected}: {err}");
     }
     assert_eq!(jobs(), before);

@@ -153,6 +153,7 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("assign", assign(None, WorkerClass::Classic)),
         ("assign", assign(Some(at), WorkerClass::Leasing)),
         ("requeue", requeue(Some(at))),
+        ("drop_inputs", Record::DropInputs { job, run }),
     ];
     let number = |record: &Record| {
         let mut bytes = Vec::new();

@@ -234,7 +234,7 @@ fn a_queued_job_is_waited_for_and_unknown_ones_and_older_leaders_are_said_at_onc
     assert_eq!((code, errors.as_str()), (Some(0), "heft: the job waits for a worker\nerr 1\n"));
 
     let (code, _, errors) = scene.logs(Uuid::new_v4(), &["-f"]).finish();
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(5));
     assert!(errors.contains("is unknown here") && errors.lines().count() == 1, "{errors}");
     let (code, _, errors) = heft(&["job", "logs", "-l", &scene.leader.addr(), "no-id"]);
     assert_eq!(code, Some(2), "{errors}");

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use coverage::Coverage;
-use heft::core::action::{Action, Assignment, WorkerOrder};
+use heft::core::action::{Action, Assignment, Operated, WorkerOrder};
 use heft::core::choose::Policy;
 use heft::core::event::{
     ClaimedAttempt, Doing, Inputs, Operation, Outcome, Submission, WorkerClass,
@@ -91,6 +91,8 @@ enum Wake {
     /// The inputs of a job would be at the worker, if they came on.
     InputsAtWorker(usize, ConnId, JobId, Attempt),
     Revive(JobId),
+    Retry(JobId),
+    DropInputs(JobId),
     ClientConnects(usize),
     ClientSubmits(usize),
     ClientFault(usize),
@@ -343,7 +345,10 @@ impl World {
     fn at_rest(&self) -> bool {
         self.clients.iter().all(|client| client.to_submit.is_empty() && client.open.is_empty())
             && self.broker.state().jobs().all(Job::has_ended)
-            && !self.agenda.values().any(|wake| matches!(wake, Wake::Commit(_) | Wake::Revive(_)))
+            && !self
+                .agenda
+                .values()
+                .any(|wake| matches!(wake, Wake::Commit(_) | Wake::Revive(_) | Wake::Retry(_)))
     }
 
     /// All peers go and time passes: of jobs that ended long ago nothing is left.
@@ -432,6 +437,14 @@ impl World {
                     let at = self.now + self.random.below(10 * SECOND);
                     self.at(at, Wake::Revive(*job));
                 }
+                if let Record::Ack { job, ok: false, .. } | Record::Fail { job, .. } = record {
+                    for (wake, chance) in [(Wake::Retry(*job), 50), (Wake::DropInputs(*job), 20)] {
+                        if self.random.chance(chance) {
+                            let at = self.now + self.random.below(10 * SECOND);
+                            self.at(at, wake);
+                        }
+                    }
+                }
                 // In order, at their own pace.
                 let delay = if self.random.chance(70) { 0 } else { self.random.below(5_000) };
                 self.commit_at = self.commit_at.max(self.now + delay);
@@ -443,13 +456,19 @@ impl World {
                 self.forgotten_results.insert(*result);
                 return;
             }
+            Action::Operated { answer, .. } => {
+                let is_retry = matches!(answer, Ok(Operated::Retried { .. }));
+                self.coverage.retried += u64::from(is_retry);
+                return;
+            }
             Action::AckRefused { .. } => {
                 self.coverage.acks_refused += 1;
                 return;
             }
             Action::Ended { .. }
             | Action::ForgetInput { .. }
-            | Action::Operated { .. }
+            | Action::RetainInput { .. }
+            | Action::ReuseInput { .. }
             | Action::DatasetPut { .. }
             | Action::DatasetRemoved { .. }
             | Action::AskAgent { .. }
@@ -567,6 +586,11 @@ impl World {
                     operation: Operation::Revive { job: Some(job) },
                 });
             }
+            Wake::Retry(job) => {
+                let operation = Operation::Retry { job };
+                self.tell(Event::Operate { token: Token(0), operation });
+            }
+            Wake::DropInputs(job) => self.tell(Event::DropInputs { job }),
             Wake::WorkerFault(number) => self.worker_fault(number),
             Wake::ClientConnects(number) => self.client_connects(number),
             Wake::ClientSubmits(number) => self.client_submits(number),
@@ -880,6 +904,8 @@ fn simulation_in_a_world_of_faults_no_job_is_lost_and_none_has_two_results() {
         coverage.to_all,
         coverage.waiting,
         coverage.revived,
+        coverage.retried,
+        coverage.inputs_dropped,
         coverage.undelivered,
         coverage.returned_late,
     ];

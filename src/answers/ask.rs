@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     BlobPage, Cancelled, Checked, Collected, DatasetPage, DatasetShown, DeadPage, DeadShown,
     Explained, Found, Inspected, JobPage, JobShown, JobState, Purged, Pushed, Removed, Requeued,
-    Waited,
+    Retried, Waited,
 };
 
 /// A question, and what answers it.
@@ -167,6 +167,10 @@ questions! {
     JobShow = "job.show" {
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
     } -> JobShown;
+    /// Another run of a job that failed or is dead, from the inputs that the leader has.
+    JobRetry = "job.retry" {
+        #[serde(deserialize_with = "job_id")] job_id: Uuid,
+    } -> Retried;
     /// Is answered when jobs have ended.
     JobWait = "job.wait" {
         /// The jobs, at most 1,000.

@@ -69,6 +69,13 @@ pub struct Requeued {
     pub requeued: u64,
 }
 
+/// The answer to `job.retry`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// Which run of the job that is.
+    pub run: u32,
+}
+
 /// The answer to `dlq.purge`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purged {

@@ -83,7 +83,7 @@ pub use job_list::{
     ResultShown, Waited, WaitedJob,
 };
 pub use jobs::{
-    Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Was,
+    Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Retried, Was,
 };
 pub use status::{
     Avoided, ClientRow, Disk, Durability, Flagged, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads,

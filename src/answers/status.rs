@@ -137,10 +137,16 @@ pub struct Disk {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Payloads {
-    /// Bytes of jobs.
+    /// Bytes of jobs that have not ended, or are dead.
     pub payload_bytes: u64,
     /// Bytes of results.
     pub result_bytes: u64,
+    /// Failed jobs that may run again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retained_jobs: Option<u64>,
+    /// Bytes of those, with their large inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retained_bytes: Option<u64>,
 }
 
 /// How many jobs there are.

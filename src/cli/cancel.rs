@@ -6,14 +6,13 @@ use clap::Args;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::answers::{JobState, Was, ask};
-use crate::client::ClientError;
+use crate::answers::{Cancelled, JobState, Was, ask};
 
-use super::exit::{code_of, report};
 use super::job::pages::{Filter, ids};
+use super::job::several::ask_each;
 use super::last::{JobRef, job_ref};
 use super::output::{self, OUTPUT_VARIABLE};
-use super::{Output, Reach, Unwritten, note, print_json, printable};
+use super::{Output, Reach, Unwritten, note, printable};
 
 const EXAMPLES: &str = "Examples:
   heft cancel 00112233-4455-6677-8899-aabbccddeeff
@@ -65,28 +64,11 @@ async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
             note(&format!("no job with the tag {tag} has yet to end"));
         }
     }
-    // One that cannot be cancelled is no reason to leave the others.
-    let (are_several, mut last) = (jobs.len() > 1, None);
-    for job in &jobs {
-        match client.ask(&ask::Cancel { job_id: *job }).await {
-            Ok(answered) => show(args.output, *job, &answered.answer.was)?,
-            Err(error @ (ClientError::Answered(_) | ClientError::NotFound(_))) if are_several => {
-                last = Some(fail(args.output, *job, error.into())?);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let question = |job_id| ask::Cancel { job_id };
+    let show = |job, answer: &Cancelled| show(args.output, job, &answer.was);
+    let code = ask_each(&client, leader.address(), args.output, &jobs, question, show).await?;
     client.close().await;
-    Ok(last.unwrap_or(ExitCode::SUCCESS))
-}
-
-/// Says why one of several jobs was not cancelled.
-fn fail(output: Output, job: Uuid, error: anyhow::Error) -> Result<ExitCode, Unwritten> {
-    if !output.is_json() {
-        return Ok(report(&error, false));
-    }
-    print_json(&json!({"job_id": job, "error": output::as_json(&error)}))?;
-    Ok(ExitCode::from(code_of(&error)))
+    Ok(code)
 }
 
 fn show(output: Output, job: Uuid, was: &Was) -> Result<(), Unwritten> {

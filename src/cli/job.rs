@@ -3,6 +3,8 @@
 
 mod ls;
 pub(super) mod pages;
+mod retry;
+pub(super) mod several;
 mod show;
 mod wait;
 
@@ -13,7 +15,7 @@ use clap::{Args, Subcommand};
 use super::job_logs::{self, LogsArgs};
 use super::{cancel, explain, submit};
 
-/// Submit, list, show, follow, await, explain and cancel jobs
+/// Submit, list, show, follow, await, retry, explain and cancel jobs
 #[derive(Debug, Args)]
 pub struct JobArgs {
     #[command(subcommand)]
@@ -27,6 +29,7 @@ enum JobCommand {
     Show(show::ShowArgs),
     Wait(wait::WaitArgs),
     Logs(LogsArgs),
+    Retry(retry::RetryArgs),
     Explain(explain::ExplainArgs),
     Cancel(cancel::CancelArgs),
 }
@@ -39,6 +42,7 @@ pub fn run(args: &JobArgs) -> anyhow::Result<ExitCode> {
         JobCommand::Show(args) => show::run(args),
         JobCommand::Wait(args) => wait::run(args),
         JobCommand::Logs(args) => super::block_on(job_logs::logs(args)),
+        JobCommand::Retry(args) => retry::run(args),
         JobCommand::Explain(args) => explain::run(args),
         JobCommand::Cancel(args) => cancel::run(args),
     }

@@ -56,6 +56,10 @@ pub enum Action {
     Ended { job: JobId },
     /// The payload of a job is not needed any more.
     ForgetInput { job: JobId },
+    /// A job has failed. Its payload and inputs stay for another run, until they are forgotten.
+    RetainInput { job: JobId },
+    /// A failed job runs again, with what was retained of it.
+    ReuseInput { job: JobId },
     /// A result that a worker returned is not needed any more.
     ForgetResult { result: ResultId },
     /// The answer to an operator.
@@ -308,6 +312,11 @@ pub enum Operated {
     },
     /// So many dead jobs run again.
     Revived { jobs: usize },
+    /// A job runs again.
+    Retried {
+        /// Which run that is.
+        run: Run,
+    },
     /// So many dead jobs are gone.
     Purged { jobs: usize },
 }
@@ -334,4 +343,37 @@ pub enum OperateError {
     /// It is not in the dead-letter queue.
     #[error("job {job} is not in the dead-letter queue")]
     NotDead { job: JobId },
+    /// It has no other run.
+    #[error("job {job} {}", why.text())]
+    NotAgain { job: JobId, why: NotAgain },
+}
+
+/// Why a job has no other run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAgain {
+    /// The one that it has goes on.
+    NotEnded,
+    Ok,
+    /// Its inputs went with that.
+    Cancelled,
+    /// All of its workers have answered.
+    ToAll,
+    /// It failed, and its inputs are not here any more.
+    InputsGone,
+}
+
+impl NotAgain {
+    /// What the job did, and the next step.
+    const fn text(self) -> &'static str {
+        match self {
+            NotAgain::NotEnded => "has not ended: there is nothing to retry",
+            NotAgain::Ok => "ended OK: to run it once more, submit it again",
+            NotAgain::Cancelled => "was cancelled, and its inputs are not kept: submit it again",
+            NotAgain::ToAll => "went to all workers: submit it again",
+            NotAgain::InputsGone => {
+                "failed, and the leader does not have its inputs: they had not all arrived, or were \
+                 dropped to make room; submit it again"
+            }
+        }
+    }
 }

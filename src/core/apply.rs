@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::action::{Action, OperateError, Operated, WorkerOrder};
+use super::action::{Action, NotAgain, OperateError, Operated, WorkerOrder};
 use super::broken;
 use super::broker::Broker;
 use super::ids::{Index, JobId, Run, Token, WorkerId};
@@ -129,6 +129,7 @@ impl Broker {
             }
             Record::Revive { job, .. } => {
                 if changed {
+                    self.actions.push_back(Action::ReuseInput { job: *job });
                     self.revived(*job);
                 }
             }
@@ -140,9 +141,18 @@ impl Broker {
             Record::Delivered { job, run } => {
                 self.results.confirming.remove(&(*job, *run));
             }
+            Record::DropInputs { job, .. } => {
+                if changed {
+                    self.actions.push_back(Action::ForgetInput { job: *job });
+                }
+            }
             Record::Forget { .. } | Record::Cap { .. } => {}
         }
         match applied {
+            Applied::Revived(result) => {
+                let forgotten = result.map(|result| Action::ForgetResult { result });
+                self.actions.extend(forgotten);
+            }
             Applied::ChangedWithParent(parent) => self.job_ended(*parent, Run(1)),
             Applied::Forgot(jobs) => jobs.iter().for_each(|job| self.forgot(job)),
             Applied::RemovedDataset(dataset) => {
@@ -162,6 +172,7 @@ impl Broker {
         let place = job.place();
         let (child_of, children) = (job.child_of, job.children.clone());
         let is_dead = matches!(job.phase, Phase::Dead { .. });
+        let retains = job.retains_inputs();
         let returned_by = job.returned().map(|(worker, _)| worker);
         let (key, client) = (job.submission.key.clone(), job.submission.client.clone());
         self.queues.remove(&key, &client, place);
@@ -189,9 +200,13 @@ impl Broker {
             }
         }
         if child_of.is_none() {
-            // A dead job keeps its payload: it may be given another run.
+            // A dead job keeps its payload: it may be given another run. So does one that failed,
+            // as long as there is room.
             if !is_dead {
-                self.actions.push_back(Action::ForgetInput { job: id });
+                self.actions.push_back(match retains {
+                    true => Action::RetainInput { job: id },
+                    false => Action::ForgetInput { job: id },
+                });
                 self.keep_for_a_while(id, run);
             }
             self.deliver(id);
@@ -225,12 +240,19 @@ fn too_late(record: &Record, did: Operated) -> Result<Operated, OperateError> {
         (Record::Cancel { job, .. }, Operated::Cancelled { .. }) => {
             Err(OperateError::Ended { job: *job })
         }
+        (Record::Revive { job, .. }, Operated::Retried { .. }) => {
+            Err(OperateError::NotAgain { job: *job, why: NotAgain::InputsGone })
+        }
         (Record::Forget { job, .. }, Operated::Purged { jobs: 1 })
         | (Record::Revive { job, .. }, Operated::Revived { jobs: 1 }) => {
             Err(OperateError::NotDead { job: *job })
         }
-        (_, Operated::Cancelled { .. } | Operated::Purged { .. } | Operated::Revived { .. }) => {
-            Ok(did)
-        }
+        (
+            _,
+            Operated::Cancelled { .. }
+            | Operated::Purged { .. }
+            | Operated::Revived { .. }
+            | Operated::Retried { .. },
+        ) => Ok(did),
     }
 }

@@ -152,6 +152,7 @@ impl Broker {
             Event::Delivered { job, run } => self.was_delivered(job, run),
             Event::NotDelivered { job } => self.not_delivered(job),
             Event::ForgetEnded { job } => self.forget_ended(job),
+            Event::DropInputs { job } => self.drop_inputs(job),
             Event::Watch { job } => self.watch(job),
             Event::Unwatch { job } => self.unwatch(job),
             Event::PutDataset { dataset } => self.put_dataset(dataset),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use super::action::Action;
 use super::broker::Broker;
 use super::ids::{ClientId, Index, JobId, Micros, Run};
-use super::job::{Job, Phase};
+use super::job::Job;
 use super::record::Record;
 use super::timers::Due;
 
@@ -35,6 +35,11 @@ impl Results {
         let undelivered = self.undelivered.values().map(BTreeSet::len).sum::<usize>();
         undelivered + self.confirming.len() + self.watched.len()
     }
+}
+
+/// Whether a job that ended is still of this run: it may run again, or have run again.
+fn is_of(run: Run) -> impl FnOnce(&&Job) -> bool {
+    move |job| job.run == run && job.has_ended()
 }
 
 impl Broker {
@@ -91,7 +96,7 @@ impl Broker {
                 .is_some_and(|jobs| jobs.contains(&job.id()))
         };
         let ended = self.results.ended.iter().take(LOOKS_MAX);
-        let known = ended.filter_map(|(_, job, _)| self.state.job(*job));
+        let known = ended.filter_map(|(_, job, run)| self.state.job(*job).filter(is_of(*run)));
         known.map(move |job| (job, job.delivered && !waits(job)))
     }
 
@@ -114,8 +119,19 @@ impl Broker {
         }
     }
 
+    /// There is no room for the inputs of a failed job any more.
+    pub(super) fn drop_inputs(&mut self, id: JobId) {
+        if let Some(run) = self.state.job(id).filter(|job| job.retains_inputs()).map(|job| job.run)
+        {
+            self.propose(Record::DropInputs { job: id, run });
+        }
+    }
+
     pub(super) fn forget_ended(&mut self, job: JobId) {
-        let at = self.results.ended.iter().take(LOOKS_MAX).position(|(_, ended, _)| *ended == job);
+        // One that has run again since stands there for each of its runs.
+        let run = self.state.job(job).map(|job| job.run);
+        let mut looks = self.results.ended.iter().take(LOOKS_MAX);
+        let at = looks.position(|(_, ended, of)| *ended == job && Some(*of) == run);
         if let Some((_, job, run)) = at.and_then(|at| self.results.ended.remove(at)) {
             self.forget(job, run);
         }
@@ -154,7 +170,8 @@ impl Broker {
     pub(super) fn forgot(&mut self, job: &Job) {
         if let Some((_, result)) = job.returned() {
             self.actions.push_back(Action::ForgetResult { result });
-        } else if matches!(job.phase, Phase::Dead { .. }) && job.child_of.is_none() {
+        }
+        if job.may_run_again() {
             self.actions.push_back(Action::ForgetInput { job: job.id() });
         }
         self.clients.forget_submitter(job.id());

@@ -153,6 +153,9 @@ pub enum Event {
     ///
     /// [`Broker::oldest_ended`]: super::Broker::oldest_ended
     ForgetEnded { job: JobId },
+    /// There is no room for the inputs of a failed job any more, or they are not here: it cannot
+    /// run again.
+    DropInputs { job: JobId },
     /// Somebody waits for the end of a job: [`Action::Ended`](super::action::Action::Ended) says
     /// when it has come, once. At once, if it has, or if there is no such job.
     Watch { job: JobId },
@@ -322,6 +325,8 @@ pub enum Operation {
         /// Which; all of them without one.
         job: Option<JobId>,
     },
+    /// Give a job another run that is dead, or that failed and whose inputs are retained.
+    Retry { job: JobId },
     /// Forget dead jobs.
     Purge {
         /// Which; all of them without one.

@@ -188,7 +188,12 @@ impl Broker {
             Some(job) if job.has_ended() => {}
             Some(job) if !job.is_announced() || self.intake.completing.contains(&id) => {
                 let run = job.run;
+                let would_retain = job.may_retain() || self.intake.completing.contains(&id);
                 self.propose(Record::Fail { at: self.now, job: id, run, why });
+                // Another run would fail for the same inputs.
+                if would_retain {
+                    self.propose(Record::DropInputs { job: id, run });
+                }
             }
             Some(_) | None => self.drop_announced(id, why),
         }

@@ -162,6 +162,7 @@ fn job_of(record: &Record) -> Option<JobId> {
         | Record::Fail { job, .. }
         | Record::Orphan { job, .. }
         | Record::Revive { job, .. }
+        | Record::DropInputs { job, .. }
         | Record::Forget { job, .. }
         | Record::Delivered { job, .. } => Some(*job),
         Record::Cap { .. }

@@ -100,8 +100,11 @@ pub enum InputsState {
     /// They came, and the leader does not hold them: a further attempt needs its client's
     /// connection.
     PassedOn,
-    /// The leader holds them.
+    /// The leader holds them. Those of a job that has ended are dropped with its end, unless
+    /// [`Job::retains_inputs`].
     Kept,
+    /// The leader dropped them after the job had failed, to make room: it cannot run again.
+    Dropped,
     /// The same, and the inputs are also staged as a dataset for the agents of classic workers
     /// (C01).
     Staged {
@@ -175,7 +178,38 @@ impl Job {
 
     /// Whether it has ended and can have another run.
     pub fn may_run_again(&self) -> bool {
-        matches!(self.phase, Phase::Dead { .. }) && self.child_of.is_none()
+        let is_dead = matches!(self.phase, Phase::Dead { .. }) && self.child_of.is_none();
+        is_dead || self.retains_inputs()
+    }
+
+    /// Whether it failed, and the leader still holds its inputs for another run. One to all workers
+    /// has no other run: each of its workers has answered.
+    pub fn retains_inputs(&self) -> bool {
+        let has_failed = match &self.phase {
+            Phase::Done { ending, .. } => match ending {
+                Ending::Returned { ok, .. } => !ok,
+                Ending::Failed { .. } => true,
+                Ending::Cancelled { .. } | Ending::Gathered { .. } | Ending::Orphaned => false,
+            },
+            Phase::Queued { .. }
+            | Phase::Leased { .. }
+            | Phase::Gathering { .. }
+            | Phase::Dead { .. } => false,
+        };
+        has_failed && self.may_retain()
+    }
+
+    /// Whether its inputs would stay, should it fail now.
+    pub(super) fn may_retain(&self) -> bool {
+        self.child_of.is_none() && !self.submission.to_all && self.holds_inputs()
+    }
+
+    /// Whether the leader holds its inputs, as far as it has not ended.
+    fn holds_inputs(&self) -> bool {
+        match self.inputs {
+            InputsState::Announced | InputsState::PassedOn | InputsState::Dropped => false,
+            InputsState::Kept | InputsState::Staged { .. } => true,
+        }
     }
 
     /// Whether its inputs are still to come.
@@ -192,9 +226,10 @@ impl Job {
     pub fn datasets(&self) -> &[CacheId] {
         match &self.inputs {
             InputsState::Staged { datasets } => datasets,
-            InputsState::Announced | InputsState::PassedOn | InputsState::Kept => {
-                &self.submission.datasets
-            }
+            InputsState::Announced
+            | InputsState::PassedOn
+            | InputsState::Kept
+            | InputsState::Dropped => &self.submission.datasets,
         }
     }
 
@@ -208,11 +243,7 @@ impl Job {
 
     /// Whether an attempt needs its client's connection.
     pub fn needs_client(&self) -> bool {
-        let is_here = match self.inputs {
-            InputsState::Announced | InputsState::PassedOn => false,
-            InputsState::Kept | InputsState::Staged { .. } => true,
-        };
-        !self.has_ended() && !is_here
+        !self.has_ended() && !self.holds_inputs()
     }
 
     /// Whether a worker that takes transfers gets inputs of it as such.

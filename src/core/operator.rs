@@ -1,10 +1,10 @@
 //! Operators' commands: ending jobs, and the dead-letter queue.
 
-use super::action::{Action, OperateError, Operated, Standing};
+use super::action::{Action, NotAgain, OperateError, Operated, Standing};
 use super::broker::{Broker, standing};
 use super::event::Operation;
 use super::ids::{JobId, Run, Token};
-use super::job::Phase;
+use super::job::{Ending, Job, Phase};
 use super::record::Record;
 
 impl Broker {
@@ -12,6 +12,7 @@ impl Broker {
         let done = match operation {
             Operation::Cancel { job, by } => self.cancel(token, job, by),
             Operation::Revive { job } => self.revive(token, job),
+            Operation::Retry { job } => self.retry(token, job),
             Operation::Purge { job } => self.purge(token, job),
         };
         if let Err(error) = done {
@@ -45,6 +46,17 @@ impl Broker {
             last = Some(self.propose(Record::Revive { job, run }));
         }
         self.answer_with(last, token, answer);
+        Ok(())
+    }
+
+    fn retry(&mut self, token: Token, id: JobId) -> Result<(), OperateError> {
+        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        let run = job.run;
+        if !job.may_run_again() {
+            return Err(why_not_again(job));
+        }
+        let index = self.propose(Record::Revive { job: id, run });
+        self.answer_after(index, token, Operated::Retried { run: run.next() });
         Ok(())
     }
 
@@ -83,4 +95,28 @@ impl Broker {
             | Phase::Done { .. } => Err(OperateError::NotDead { job: id }),
         }
     }
+}
+
+/// Why a job has no other run.
+fn why_not_again(job: &Job) -> OperateError {
+    let id = job.id();
+    if let Some((parent, _)) = job.child_of {
+        return OperateError::Part { job: id, parent };
+    }
+    let why = match &job.phase {
+        Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => NotAgain::NotEnded,
+        Phase::Done { ending, .. } => match ending {
+            Ending::Returned { ok: true, .. } | Ending::Gathered { ok: true } => NotAgain::Ok,
+            Ending::Cancelled { .. } => NotAgain::Cancelled,
+            Ending::Returned { ok: false, .. }
+            | Ending::Gathered { ok: false }
+            | Ending::Failed { .. }
+            | Ending::Orphaned => match job.submission.to_all {
+                true => NotAgain::ToAll,
+                false => NotAgain::InputsGone,
+            },
+        },
+        Phase::Dead { .. } => NotAgain::InputsGone,
+    };
+    OperateError::NotAgain { job: id, why }
 }

@@ -78,12 +78,14 @@ pub enum Record {
     Fail { at: Micros, job: JobId, run: Run, why: Arc<str> },
     /// A child of a job to all workers will get no result: its worker is gone.
     Orphan { at: Micros, job: JobId, run: Run },
-    /// A dead job runs again.
+    /// A job that is dead, or that failed and whose inputs are retained, runs again.
     Revive {
         job: JobId,
-        /// The run that died.
+        /// The run that ended.
         run: Run,
     },
+    /// The inputs that were retained of a failed job are dropped: it cannot run again.
+    DropInputs { job: JobId, run: Run },
     /// An ended job is forgotten, with its result.
     Forget { job: JobId, run: Run },
     /// The client has the result of a run: after a restart it is not sent again unasked.
@@ -128,6 +130,7 @@ impl Record {
             | Record::Requeue { .. }
             | Record::Withdraw { .. }
             | Record::Forget { .. }
+            | Record::DropInputs { .. }
             | Record::Delivered { .. }
             | Record::Cap { .. } => false,
         }
@@ -167,6 +170,7 @@ impl Record {
             | Record::Fail { job, .. }
             | Record::Orphan { job, .. }
             | Record::Revive { job, .. }
+            | Record::DropInputs { job, .. }
             | Record::Forget { job, .. }
             | Record::Delivered { job, .. }
             | Record::Stage { job, .. } => Some(*job),

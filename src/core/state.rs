@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::caps::Caps;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission, WorkerClass};
-use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, Run, WorkerId};
+use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 use super::job::{AttemptNote, Ending, InputsState, Job, Phase, Times};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
@@ -28,6 +28,8 @@ pub struct State {
     /// time, however many jobs there are.
     by_seq: BTreeMap<u64, JobId>,
     dead: BTreeSet<(u64, JobId)>,
+    /// Failed jobs whose inputs are retained, with when they ended.
+    retained: BTreeSet<(Micros, JobId)>,
     caps: Caps,
     running: BTreeMap<ClientId, u32>,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
@@ -45,6 +47,8 @@ pub struct State {
 pub enum Applied {
     /// It changed the state.
     Changed,
+    /// A job runs again: the result of its last run is not needed any more.
+    Revived(Option<ResultId>),
     /// It ended a job, and with it the job to all workers that waited for this last child.
     ChangedWithParent(JobId),
     /// It forgot a job that had ended: these went, the job and its children.
@@ -91,6 +95,16 @@ impl State {
     /// The dead-letter queue, the longest dead first.
     pub fn dead(&self) -> impl Iterator<Item = &Job> {
         self.dead.iter().filter_map(|(_, job)| self.job(*job))
+    }
+
+    /// Failed jobs whose inputs are retained for another run, the one first that ended first.
+    pub fn retained(&self) -> impl Iterator<Item = &Job> {
+        self.retained.iter().filter_map(|(_, job)| self.job(*job))
+    }
+
+    /// How many those are.
+    pub fn retained_count(&self) -> usize {
+        self.retained.len()
     }
 
     /// A client's cap, if it ever named one.
@@ -174,6 +188,7 @@ impl State {
             if matches!(job.phase, Phase::Dead { .. }) && job.child_of.is_none() {
                 state.dead.insert((job.seq, job.id()));
             }
+            state.retained.extend(place_among_retained(job));
             if job.child_of.is_none() {
                 state.by_seq.insert(job.seq, job.id());
             }
@@ -185,8 +200,10 @@ impl State {
     /// Says which invariant does not hold, if one does not.
     pub(super) fn check(&self) -> Result<(), String> {
         let (mut running, mut dead, mut names_bytes) = (BTreeMap::new(), BTreeSet::new(), 0);
+        let mut retained = BTreeSet::new();
         for (id, job) in &self.jobs {
             names_bytes += job.names_bytes();
+            retained.extend(place_among_retained(job));
             match &job.phase {
                 Phase::Leased { .. } if job.is_capped() => {
                     *running.entry(job.submission.client.clone()).or_default() += 1
@@ -221,6 +238,13 @@ impl State {
                 "{} jobs are dead, and {} are listed",
                 dead.len(),
                 self.dead.len()
+            ));
+        }
+        if retained != self.retained {
+            return Err(format!(
+                "inputs of {} failed jobs are retained, and {} are listed",
+                retained.len(),
+                self.retained.len()
             ));
         }
         if names_bytes != self.names_bytes {
@@ -261,6 +285,7 @@ impl State {
             }
             Record::Orphan { at, job, run } => self.end(*at, *job, *run, Ending::Orphaned),
             Record::Revive { job, run } => self.revive(*job, *run),
+            Record::DropInputs { job, run } => self.drop_inputs(*job, *run),
             Record::Forget { job, run } => self.forget(*job, *run),
             Record::Delivered { job, run } => self.delivered(*job, *run),
             Record::Cap { client, cap } => {
@@ -500,6 +525,7 @@ impl State {
             }
         }
         job.phase = Phase::Done { at, ending };
+        self.retained.extend(place_among_retained(job));
         match job.child_of {
             Some((parent, _)) => self.child_ended(at, parent),
             None => Applied::Changed,
@@ -529,7 +555,14 @@ impl State {
         // A child has counted toward its parent, and would do so once more.
         let may = |job: &&mut Box<Job>| job.run == run && job.child_of.is_none();
         let Some(job) = self.jobs.get_mut(&id).filter(may) else { return Applied::Stale };
-        let Phase::Dead { at, .. } = job.phase else { return Applied::Stale };
+        let (Phase::Dead { at, .. } | Phase::Done { at, .. }) = job.phase else {
+            return Applied::Stale;
+        };
+        if !job.may_run_again() {
+            return Applied::Stale;
+        }
+        let result = job.returned().map(|(_, result)| result);
+        self.retained.remove(&(at, id));
         job.run = job.run.next();
         job.spent = 0;
         job.history.clear();
@@ -537,6 +570,16 @@ impl State {
         job.delivered = false;
         job.phase = Phase::Queued { not_before: at };
         self.dead.remove(&(job.seq, id));
+        Applied::Revived(result)
+    }
+
+    fn drop_inputs(&mut self, id: JobId, run: Run) -> Applied {
+        let may = |job: &&mut Box<Job>| job.run == run && job.retains_inputs();
+        let Some(job) = self.jobs.get_mut(&id).filter(may) else { return Applied::Stale };
+        if let Some(place) = place_among_retained(job) {
+            self.retained.remove(&place);
+        }
+        job.inputs = InputsState::Dropped;
         Applied::Changed
     }
 
@@ -555,6 +598,9 @@ impl State {
             // Children go with their parent.
             Some(job) if job.run == run && job.has_ended() && job.child_of.is_none() => {
                 self.dead.remove(&(job.seq, id));
+                if let Some(place) = place_among_retained(job) {
+                    self.retained.remove(&place);
+                }
                 let job = self.remove(id);
                 let children = job.iter().flat_map(|job| &job.children);
                 let mut gone: Vec<Job> =
@@ -565,6 +611,12 @@ impl State {
             Some(_) | None => Applied::Stale,
         }
     }
+}
+
+/// Where a job stands among those whose inputs are retained, if it does.
+fn place_among_retained(job: &Job) -> Option<(Micros, JobId)> {
+    let Phase::Done { at, .. } = job.phase else { return None };
+    job.retains_inputs().then(|| (at, job.id()))
 }
 
 /// An attempt that is over without a result.

@@ -156,6 +156,7 @@ impl Leader {
             | Question::DatasetPush(_)) => self.dataset_event(DatasetEvent::Asked { by, question }),
             // These are the questions' own.
             Question::DlqRequeue(_)
+            | Question::JobRetry(_)
             | Question::DlqPurge(_)
             | Question::Cancel(_)
             | Question::BlobGc(_) => {}
@@ -317,7 +318,7 @@ impl Leader {
             spool: self.relay.fill().describe(),
             log: self.log.describe(),
             disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
-            payloads: self.payloads.held.describe(),
+            payloads: self.describe_payloads(),
         }
     }
 

@@ -21,6 +21,7 @@ use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::refusal::RefusalText;
 use super::relay::{BlobId, Relay};
+use super::retained::Retained;
 use super::staging::NotStaged;
 use super::{Leader, LeaderConfig, Output};
 use crate::conn::DatasetSays;
@@ -42,12 +43,20 @@ pub(super) struct Seen<'a> {
     broker: &'a Broker,
     relay: &'a Relay,
     peers: &'a Peers,
+    retained_bytes: u64,
     spool_bytes_max: u64,
 }
 
 impl<'a> Seen<'a> {
-    fn of(broker: &'a Broker, relay: &'a Relay, peers: &'a Peers, config: &LeaderConfig) -> Self {
-        Seen { broker, relay, peers, spool_bytes_max: config.relay.spool_bytes_max }
+    fn of(
+        broker: &'a Broker,
+        relay: &'a Relay,
+        peers: &'a Peers,
+        retained: &Retained,
+        config: &LeaderConfig,
+    ) -> Self {
+        let spool_bytes_max = config.relay.spool_bytes_max;
+        Seen { broker, relay, peers, retained_bytes: retained.blob_bytes(), spool_bytes_max }
     }
 }
 
@@ -141,7 +150,9 @@ impl Facts for Seen<'_> {
     }
 
     fn spool(&self) -> (u64, u64) {
-        (self.relay.fill().bytes, self.spool_bytes_max)
+        // The inputs of failed jobs make room.
+        let taken = self.relay.fill().bytes.saturating_sub(self.retained_bytes);
+        (taken, self.spool_bytes_max)
     }
 
     fn too_many_blobs(&self, more: usize) -> Option<RefusalText> {
@@ -152,12 +163,12 @@ impl Facts for Seen<'_> {
 impl Leader {
     /// What datasets may know now.
     pub(super) fn facts(&self) -> Seen<'_> {
-        Seen::of(&self.broker, &self.relay, &self.peers, &self.config)
+        Seen::of(&self.broker, &self.relay, &self.peers, &self.retained, &self.config)
     }
 
     /// Hands datasets an event, and does what they want done.
     pub(super) fn dataset_event(&mut self, event: DatasetEvent) {
-        let facts = Seen::of(&self.broker, &self.relay, &self.peers, &self.config);
+        let facts = Seen::of(&self.broker, &self.relay, &self.peers, &self.retained, &self.config);
         self.datasets.handle(self.now, &facts, event);
         self.datasets_on();
     }

@@ -33,9 +33,12 @@ impl Leader {
     /// Whether forgetting has an effect that cannot be taken back: somebody is told that a dead job
     /// is gone, or files are removed that the log would still refer to.
     fn is_told(&self, record: &Record) -> bool {
-        let Record::Forget { job, .. } = record else { return false };
+        let (Record::Forget { job, .. } | Record::DropInputs { job, .. }) = record else {
+            return false;
+        };
         let Some(job) = self.broker.state().job(*job) else { return false };
-        matches!(job.phase, Phase::Dead { .. }) || self.has_parts(job)
+        let has_files = !self.blobs.inputs(job.id()).is_empty() || self.has_parts(job);
+        has_files || matches!(job.phase, Phase::Dead { .. })
     }
 
     /// Whether the result of a job, or of one of its children, has parts that are blobs.

@@ -8,7 +8,7 @@ use crate::core::ids::{Attempt, ConnId, JobId, ResultId};
 /// The blobs of jobs and of results.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
-    /// Inputs of jobs that have not ended.
+    /// Inputs of jobs that have not ended, or may run again.
     pub(super) inputs: HashMap<JobId, Vec<BlobId>>,
     /// Parts of results that have not been acknowledged, with the attempt that made them.
     coming: HashMap<JobId, Vec<(Attempt, BlobId)>>,

@@ -15,6 +15,7 @@
 //! | `pacing` | when a peer is sent its next large frame | `tasks.rs`, `deliver.rs` |
 //! | `relay` | how chunks move | `transfers.rs`, `waiting.rs` |
 //! | `job_blobs` | which job a blob belongs to | `transfers.rs` |
+//! | `retained` | which failed job loses its inputs first to make room | `retained.rs` |
 //! | `retention` | which result is removed first to make room | `retention.rs` |
 //! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
 //! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
@@ -52,6 +53,7 @@ mod recover;
 mod refusal;
 mod relay;
 mod request;
+mod retained;
 mod retention;
 mod staging;
 mod stand_in;
@@ -93,6 +95,7 @@ use peers::Peers;
 use progress::Progresses;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::Relay;
+use retained::Retained;
 use retention::Retention;
 use staging::Stagings;
 use tasks::{HeldBack, Task, Turn};
@@ -132,6 +135,7 @@ pub struct Leader {
     blobs: Blobs,
     /// Acks that arrived while chunks of the parts they name are being sent again.
     early_acks: BTreeMap<(ConnId, JobId), AckBody>,
+    retained: Retained,
     retention: Retention,
     progresses: Progresses,
     datasets: Datasets,
@@ -158,6 +162,7 @@ impl Leader {
             relay: Relay::new(config.relay.clone()),
             blobs: Blobs::default(),
             early_acks: BTreeMap::new(),
+            retained: Retained::default(),
             retention: Retention::default(),
             progresses: Progresses::default(),
             datasets: Datasets::new(config.blob_grace),
@@ -411,12 +416,17 @@ impl Leader {
                 }
                 Action::Ended { job } => self.job_has_ended(job),
                 Action::ForgetInput { job } => {
-                    self.progresses.forget(job);
-                    self.forget_staging(job);
-                    self.payloads.commons.forget(job);
+                    self.attempts_over(job);
+                    self.retained.remove(job);
                     self.payloads.held.forget_input(job);
                     self.forget_inputs(job);
                 }
+                Action::RetainInput { job } => {
+                    self.attempts_over(job);
+                    self.forget_coming(job, |_, _| true);
+                    self.retain_inputs(job);
+                }
+                Action::ReuseInput { job } => self.retained.remove(job),
                 Action::ForgetResult { result } => {
                     self.payloads.held.forget_result(result);
                     self.forget_parts(result);

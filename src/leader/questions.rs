@@ -20,7 +20,8 @@ use uuid::Uuid;
 use super::relay::BlobId;
 use crate::answers::ask::{self, Ask, Question, Verb, Which};
 use crate::answers::{
-    Cancelled, Checked, Failure, JobState, LISTED_MAX, Purged, Requeued, Waited, WaitedJob, Was,
+    Cancelled, Checked, Failure, JobState, LISTED_MAX, Purged, Requeued, Retried, Waited,
+    WaitedJob, Was,
 };
 use crate::core::action::{OperateError, Operated, Standing};
 use crate::core::event::Operation;
@@ -274,6 +275,9 @@ impl Questions {
             Question::DlqRequeue(ask::DlqRequeue { which }) => {
                 self.operate(Some(by), Operation::Revive { job: one_of(&which) });
             }
+            Question::JobRetry(ask::JobRetry { job_id }) => {
+                self.operate(Some(by), Operation::Retry { job: JobId(job_id) });
+            }
             Question::DlqPurge(ask::DlqPurge { which }) => {
                 self.operate(Some(by), Operation::Purge { job: one_of(&which) });
             }
@@ -353,6 +357,9 @@ impl Questions {
             }
             Ok(Operated::Revived { jobs }) => {
                 self.answer_with::<ask::DlqRequeue>(by, &Requeued { requeued: jobs as u64 });
+            }
+            Ok(Operated::Retried { run }) => {
+                self.answer_with::<ask::JobRetry>(by, &Retried { run: run.0 });
             }
             Ok(Operated::Purged { jobs }) => {
                 self.answer_with::<ask::DlqPurge>(by, &Purged { purged: jobs as u64 });
@@ -436,7 +443,9 @@ impl From<OperateError> for Failure {
             OperateError::Unknown { .. } | OperateError::NotDead { .. } => {
                 Failure::not_found(error.to_string())
             }
-            OperateError::Ended { .. } | OperateError::Part { .. } => error.to_string().into(),
+            OperateError::Ended { .. }
+            | OperateError::Part { .. }
+            | OperateError::NotAgain { .. } => error.to_string().into(),
         }
     }
 }

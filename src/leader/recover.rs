@@ -1,7 +1,7 @@
 //! Restores a leader from a previous run (PE08, PE11): jobs, results, the dead-letter queue and
 //! caps from the log, blobs from their files, and unfinished uploads up to the last stored chunk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chunking::ChunkPlan;
 use chunking::limits::CHUNK_BYTES_MAX;
@@ -61,10 +61,12 @@ impl Leader {
             }
         }
         leader.broker = Broker::restore(leader.config.broker.clone(), state, index, now);
-        let mut lost = Vec::new();
+        let (mut lost, mut gone) = (Vec::new(), Vec::new());
         for (job, held) in inputs.iter().filter(|(_, held)| !held.blobs.is_empty()) {
             let blobs = held.blobs.to_vec();
-            lost.extend(leader.restore_inputs(*job, &blobs, &mut maps, &bad, requests.get(job)));
+            let has_failed = leader.broker.state().job(*job).is_some_and(Job::retains_inputs);
+            let why = leader.restore_inputs(*job, &blobs, &mut maps, &bad, requests.get(job));
+            if has_failed { &mut gone } else { &mut lost }.extend(why);
             leader.blobs.inputs.insert(*job, blobs);
         }
         for (result, held) in results.iter().filter(|(_, held)| !held.blobs.is_empty()) {
@@ -79,6 +81,7 @@ impl Leader {
         leader.restore_datasets(&mut maps);
         leader.restore_coming(maps);
         leader.take_what_is_whole(&inputs);
+        leader.restore_retained(&inputs, gone.into_iter().map(|(job, _)| job).collect());
         for (job, why) in lost {
             error!(%job, "an input is lost: {why}");
             let why = format!("an input is lost at the leader: {why}").into();
@@ -89,6 +92,19 @@ impl Leader {
         leader.relay.measure();
         leader.act();
         leader
+    }
+
+    /// Failed jobs that may run again, and those of which inputs are not here: files may be gone
+    /// before the record that says so is on the disk, and older leaders kept none.
+    fn restore_retained(&mut self, inputs: &HashMap<JobId, Held>, gone: HashSet<JobId>) {
+        let retained: Vec<JobId> = self.broker.state().retained().map(Job::id).collect();
+        for job in retained {
+            if gone.contains(&job) || !inputs.contains_key(&job) {
+                self.broker.handle(self.now, Event::DropInputs { job });
+            } else {
+                self.retain_inputs(job);
+            }
+        }
     }
 
     /// Jobs whose inputs had all come, and that had not been taken yet. One to all workers waits

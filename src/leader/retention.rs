@@ -189,6 +189,8 @@ impl Leader {
             self.retention.sweep_at = self.now.plus(SWEEP_EVERY);
             self.forget_orphans();
         }
+        // The inputs of failed jobs go before any result does.
+        self.drop_retained(refuses_jobs);
         loop {
             // Until that is committed nothing is gained by forgetting more.
             let state = self.broker.state();
@@ -196,7 +198,9 @@ impl Leader {
                 .forgetting
                 .take_if(|job| state.job(*job).is_none_or(|job| !job.has_ended()));
             let refuses_jobs = refuses_jobs && self.relay.refuses_jobs();
-            let is_short = (refuses_jobs || self.relay.is_short()) && self.blobs.has_kept();
+            let is_short = (refuses_jobs || self.relay.is_short())
+                && self.blobs.has_kept()
+                && !self.retained.is_dropping();
             let short = match self.payloads.held.result_bytes() > self.config.result_bytes_max {
                 true => Some(Short::Results),
                 false => is_short.then(|| Short::Room { durable: self.log.is_durable() }),

@@ -140,15 +140,13 @@ impl Leader {
             );
             return Some(RefusalText::too_large(body, limit, text));
         }
-        let (value, limit) = (
-            self.payloads.held.input_bytes().saturating_add(sent_bytes as u64),
-            self.config.payload_bytes_max,
-        );
+        let (value, limit) =
+            (self.request_bytes().saturating_add(sent_bytes as u64), self.config.payload_bytes_max);
         (value > limit).then(|| {
             let text = format!(
                 "the leader holds {} bytes of unfinished jobs; the limit is {limit}: wait until \
                  some have ended",
-                self.payloads.held.input_bytes()
+                self.request_bytes()
             );
             RefusalText::numbers(Reason::SPOOL_FULL, value, limit, text)
         })

@@ -75,6 +75,13 @@ impl HeldBack {
 }
 
 impl Leader {
+    /// No worker has the job any more, or gets it.
+    pub(super) fn attempts_over(&mut self, job: JobId) {
+        self.progresses.forget(job);
+        self.forget_staging(job);
+        self.payloads.commons.forget(job);
+    }
+
     /// Sends a job to its worker, when its payload is here.
     pub(super) fn give(&mut self, assignment: Assignment) {
         let Assignment { conn, job, attempt, .. } = assignment;

@@ -362,7 +362,11 @@ impl Leader {
     }
 
     /// Drops those parts of a result that nobody acknowledged, and of which this is said.
-    fn forget_coming(&mut self, job: JobId, is_out: impl FnMut(Attempt, BlobId) -> bool) {
+    pub(super) fn forget_coming(
+        &mut self,
+        job: JobId,
+        is_out: impl FnMut(Attempt, BlobId) -> bool,
+    ) {
         self.blobs.take_coming(job, is_out).into_iter().for_each(|blob| self.relay.forget(blob));
     }
 

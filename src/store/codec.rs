@@ -62,6 +62,7 @@ mod tag {
     pub(super) const ASSIGN_AT: u8 = 19;
     /// The same as `REQUEUE`, and the moment follows.
     pub(super) const REQUEUE_AT: u8 = 20;
+    pub(super) const DROP_INPUTS: u8 = 26;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
@@ -315,6 +316,7 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
         }
         Record::Revive { job, run } => put_run(tag::REVIVE, *job, *run, out),
         Record::Forget { job, run } => put_run(tag::FORGET, *job, *run, out),
+        Record::DropInputs { job, run } => put_run(tag::DROP_INPUTS, *job, *run, out),
         Record::Delivered { job, run } => put_run(tag::DELIVERED, *job, *run, out),
         Record::Cap { client, cap } => {
             put_u8(tag::CAP, out);
@@ -410,6 +412,7 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
         }
         tag::REVIVE => Record::Revive { job: reader.job()?, run: reader.run()? },
         tag::FORGET => Record::Forget { job: reader.job()?, run: reader.run()? },
+        tag::DROP_INPUTS => Record::DropInputs { job: reader.job()?, run: reader.run()? },
         tag::DELIVERED => Record::Delivered { job: reader.job()?, run: reader.run()? },
         tag::CAP => Record::Cap { client: reader.client(names)?, cap: reader.u32()? },
         tag::DATASET => {
@@ -561,6 +564,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         InputsState::PassedOn => (false, false, way),
         InputsState::Kept => (false, true, way),
         InputsState::Staged { .. } => (false, true, tag::STAGED),
+        InputsState::Dropped => (true, true, way),
     };
     put_bool(announced, out);
     put_bool(kept, out);
@@ -608,7 +612,9 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         submission,
         seq,
         inputs: match (announced, kept) {
-            (true, _) => InputsState::Announced,
+            (true, false) => InputsState::Announced,
+            // To older leaders it is announced, which they do not look at once it has ended.
+            (true, true) => InputsState::Dropped,
             (false, false) => InputsState::PassedOn,
             (false, true) => InputsState::Kept,
         },

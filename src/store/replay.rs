@@ -47,7 +47,7 @@ pub struct Replay {
     pub latest: Micros,
     /// The result that was numbered last.
     pub last_result: ResultId,
-    /// Requests of jobs that have not ended, or are dead.
+    /// Requests of jobs that have not ended, or may run again.
     pub inputs: HashMap<JobId, Held>,
     /// Results that are kept.
     pub results: HashMap<ResultId, Held>,
@@ -77,27 +77,24 @@ impl Replay {
         } else if let Record::Cancel { job, .. }
         | Record::Fail { job, .. }
         | Record::Orphan { job, .. }
-        | Record::Withdraw { job, .. } = &entry.record
+        | Record::Withdraw { job, .. }
+        | Record::DropInputs { job, .. } = &entry.record
         {
             self.ended(*job);
         }
         if let Applied::ChangedWithParent(parent) = applied {
             self.ended(parent);
+        } else if let Applied::Revived(Some(result)) = applied {
+            self.results.remove(&result);
         } else if let Applied::Forgot(jobs) = applied {
             jobs.iter().for_each(|job| self.forgot(job));
         }
     }
 
-    /// A job may have ended: then its request is not needed any more, unless it is dead and may run
-    /// again.
+    /// A job may have ended: then its request is not needed any more, unless it may run again.
     fn ended(&mut self, id: JobId) {
-        let is_needed = self.state.job(id).is_some_and(|job| match job.phase {
-            Phase::Queued { .. }
-            | Phase::Leased { .. }
-            | Phase::Gathering { .. }
-            | Phase::Dead { .. } => true,
-            Phase::Done { .. } => false,
-        });
+        let is_needed =
+            self.state.job(id).is_some_and(|job| !job.has_ended() || job.may_run_again());
         if !is_needed {
             self.inputs.remove(&id);
         }

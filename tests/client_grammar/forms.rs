@@ -31,12 +31,13 @@ const FORMS: [(&str, &str, &str); 18] = [
 ];
 
 /// The commands that have no older form.
-const NEW: [(&str, &str); 5] = [
+const NEW: [(&str, &str); 6] = [
     ("workers ls", "workers-ls"),
     ("workers show W", "workers-show"),
     ("clients ls", "clients-ls"),
     ("queue ls", "queue-ls"),
     ("submit calcA --client me", "submit"),
+    ("job retry J", "job-retry"),
 ];
 
 /// Runs a line whose `@` is the leader and whose `J` and `W` are a job and a worker.

@@ -133,7 +133,8 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
         ("blob verify", &[]),
         ("blob gc", &["--dry-run"]),
         ("dataset rm", &["set"]),
-        ("dlq requeue", &[&dead]),
+        ("job retry", &[&dead]),
+        ("dlq requeue", &["--all"]),
         ("dlq purge", &["--all"]),
         ("status", &[]),
     ] {

@@ -23,6 +23,8 @@ pub(crate) struct Coverage {
     pub(crate) resumed: u64,
     pub(crate) waiting: u64,
     pub(crate) revived: u64,
+    pub(crate) retried: u64,
+    pub(crate) inputs_dropped: u64,
     pub(crate) datasets: u64,
     pub(crate) waits_for_data: u64,
     pub(crate) lets_nearer_go_first: u64,
@@ -50,6 +52,7 @@ impl Coverage {
                 self.failed_for_program += 1;
             }
             Record::Fail { .. } => self.failed += 1,
+            Record::DropInputs { .. } => self.inputs_dropped += 1,
             Record::Assign { .. }
             | Record::Cancel { .. }
             | Record::Revive { .. }
@@ -78,6 +81,8 @@ impl Coverage {
         self.resumed += other.resumed;
         self.waiting += other.waiting;
         self.revived += other.revived;
+        self.retried += other.retried;
+        self.inputs_dropped += other.inputs_dropped;
         self.datasets += other.datasets;
         self.waits_for_data += other.waits_for_data;
         self.lets_nearer_go_first += other.lets_nearer_go_first;

@@ -91,19 +91,11 @@ impl Proposals {
     pub(crate) fn needed(&self) -> BTreeSet<Key> {
         let mut needed = BTreeSet::new();
         for job in self.state.jobs() {
-            match &job.phase {
-                Phase::Done { ending: Ending::Returned { result, .. }, .. } => {
-                    needed.insert(Key::Result(*result));
-                }
-                Phase::Done { .. } => {}
-                Phase::Queued { .. }
-                | Phase::Leased { .. }
-                | Phase::Gathering { .. }
-                | Phase::Dead { .. } => {
-                    if job.child_of.is_none() {
-                        needed.insert(Key::Input(job.id()));
-                    }
-                }
+            if let Phase::Done { ending: Ending::Returned { result, .. }, .. } = &job.phase {
+                needed.insert(Key::Result(*result));
+            }
+            if job.child_of.is_none() && (!job.has_ended() || job.may_run_again()) {
+                needed.insert(Key::Input(job.id()));
             }
         }
         needed
@@ -187,7 +179,8 @@ impl Proposals {
             }
             (46..48, Some(job)) => Record::Orphan { at, job: job.id(), run: job.run },
             (48..50, Some(job)) => Record::Revive { job: job.id(), run: job.run },
-            (50..56, Some(job)) => Record::Forget { job: job.id(), run: job.run },
+            (50..52, Some(job)) => Record::DropInputs { job: job.id(), run: job.run },
+            (52..56, Some(job)) => Record::Forget { job: job.id(), run: job.run },
             (56..58, Some(job)) => Record::Delivered { job: job.id(), run: job.run },
             (58, _) => {
                 Record::Cap { client: client(random), cap: u32::try_from(random.below(9)).unwrap() }

@@ -706,6 +706,8 @@ impl Rig {
             }
             Action::Ended { job } => format!("ended {}", self.name(*job)),
             Action::ForgetInput { job } => format!("drop input {}", self.name(*job)),
+            Action::RetainInput { job } => format!("retain input {}", self.name(*job)),
+            Action::ReuseInput { job } => format!("reuse input {}", self.name(*job)),
             Action::ForgetResult { result } => format!("drop result r{result}"),
             Action::Operated { token, answer } => format!("answer {token}: {answer:?}"),
             Action::DatasetPut { dataset, replaced } => {
@@ -773,6 +775,9 @@ impl Rig {
             }
             Record::Orphan { job, run, .. } => format!("+orphan {}", self.name_of_run(*job, *run)),
             Record::Revive { job, run } => format!("+revive {}", self.name_of_run(*job, *run)),
+            Record::DropInputs { job, run } => {
+                format!("+drop_inputs {}", self.name_of_run(*job, *run))
+            }
             Record::Delivered { job, run } => {
                 format!("+delivered {}", self.name_of_run(*job, *run))
             }

@@ -96,7 +96,7 @@ pub(super) fn newer(leader: &str, error: ClientError) -> anyhow::Error {
     );
     if is_older {
         return Unavailable(format!(
-            "the leader at {leader} is an older heft, which cannot list, show or await jobs: start \
+            "the leader at {leader} is an older heft, which cannot list, show, await or retry jobs: start \
              the heft of this command there (`heft status` shows its version)"
         ))
         .into();

@@ -87,6 +87,9 @@ fn render(shown: &JobShown) -> String {
     let run = if job.run > 1 { format!("{}", job.run) } else { String::new() };
     lines.add("run", &run);
     result(shown, &mut lines);
+    if shown.can_retry {
+        lines.add("next", &format!("heft job retry {}", text(&job.job_id)));
+    }
     let Lines(mut lines) = lines;
     for table in [inputs(request.as_ref()), attempts(shown), children(shown)] {
         if !table.is_empty() {
@@ -211,7 +214,7 @@ mod tests {
         let shown = json!({
             "job_id": "j-1", "state": "failed", "exec": "calcA", "tag": "night", "client_id": "ann@host-1/5f",
             "key": "job.assign.calcA", "priority": -2, "run": 2, "size": 3 << 20, "submitted_ms": 65_000, "assigned_ms": 4_500,
-            "ended_ms": 2_000, "delivered": true,
+            "ended_ms": 2_000, "delivered": true, "can_retry": true,
             "request": {
                 "args": ["--mode=fast", "two words", "it's", ""], "args_count": 5, "time_limit_ms": 60_000, "inputs_count": 3,
                 "inputs": [{"name": "a.bin", "from": "transfer", "size": 3 << 20},
@@ -240,6 +243,7 @@ ran         2.5s
 ended       2s ago
 run         2
 result      FAILED, exit code 7, stdout 5 B, files 2 KiB, delivered to its client
+next        heft job retry j-1
 
 INPUT   SIZE  FROM      DATASET
 a.bin  3 MiB  transfer  -

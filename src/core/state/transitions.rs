@@ -58,6 +58,10 @@ fn ack(job: JobId) -> Record {
     Record::Ack { at: AT, job, run: RUN, worker: WORKER, result: ResultId(1), ok: true }
 }
 
+fn failed() -> Record {
+    Record::Ack { at: AT, job: ID, run: RUN, worker: WORKER, result: ResultId(1), ok: false }
+}
+
 fn requeue(attempt: u32) -> Record {
     let (why, counts) = (AttemptEnd::WorkerLost, true);
     let (at, attempt) = (Some(AT), Attempt(attempt));
@@ -102,6 +106,7 @@ fn name(state: &State) -> String {
         (Phase::Queued { .. }, _) => "queued again",
         (Phase::Leased { .. }, _) => "leased",
         (Phase::Gathering { .. }, _) => "gathering",
+        (Phase::Done { .. }, _) if job.retains_inputs() => "failed",
         (Phase::Done { .. }, _) => "done",
         (Phase::Dead { .. }, _) => "dead",
     };
@@ -110,13 +115,14 @@ fn name(state: &State) -> String {
         InputsState::PassedOn => ", passed on",
         InputsState::Kept => "",
         InputsState::Staged { .. } => ", staged",
+        InputsState::Dropped => ", dropped",
     };
     format!("{phase}{inputs}{}", if job.delivered { ", delivered" } else { "" })
 }
 
 #[test]
 fn transition_table_of_jobs_by_records() {
-    let states: [transitions::State<State>; 10] = [
+    let states: [transitions::State<State>; 12] = [
         ("none", State::default),
         ("queued, announced", || after(&[announce()])),
         ("leased, announced", || after(&[announce(), assign(ID)])),
@@ -126,12 +132,14 @@ fn transition_table_of_jobs_by_records() {
         ("leased, staged", || after(&[enqueue(Inputs::Here), stage(), assign(ID)])),
         ("gathering", gathering),
         ("done", || after(&[enqueue(Inputs::Here), assign(ID), ack(ID)])),
+        ("failed", || after(&[enqueue(Inputs::Here), assign(ID), failed()])),
+        ("failed, staged", || after(&[enqueue(Inputs::Here), stage(), assign(ID), failed()])),
         ("dead", || after(&[enqueue(Inputs::Here), assign(ID), dlq()])),
     ];
     fn apply(state: &mut State, record: &Record) {
         state.apply(record);
     }
-    let events: [transitions::Event<State>; 20] = [
+    let events: [transitions::Event<State>; 22] = [
         ("announce", |state| apply(state, &announce())),
         ("enqueue, inputs with it", |state| apply(state, &enqueue(Inputs::Here))),
         ("enqueue, inputs came", |state| apply(state, &enqueue(Inputs::Expected))),
@@ -141,6 +149,7 @@ fn transition_table_of_jobs_by_records() {
         }),
         ("assign", |state| apply(state, &assign(ID))),
         ("ack", |state| apply(state, &ack(ID))),
+        ("ack of a failure", |state| apply(state, &failed())),
         ("ack of its only child", |state| apply(state, &ack(CHILD))),
         ("requeue", |state| apply(state, &requeue(1))),
         ("requeue of an attempt before", |state| apply(state, &requeue(0))),
@@ -154,6 +163,7 @@ fn transition_table_of_jobs_by_records() {
         }),
         ("orphan", |state| apply(state, &Record::Orphan { at: AT, job: ID, run: RUN })),
         ("revive", |state| apply(state, &Record::Revive { job: ID, run: RUN })),
+        ("drop_inputs", |state| apply(state, &Record::DropInputs { job: ID, run: RUN })),
         ("forget", |state| apply(state, &Record::Forget { job: ID, run: RUN })),
         ("delivered", |state| apply(state, &Record::Delivered { job: ID, run: RUN })),
         ("stage", |state| apply(state, &stage())),

@@ -6,7 +6,6 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::answers::Payloads;
 use crate::core::ids::{JobId, ResultId};
 use crate::store::format::Place;
 use crate::store::replay::{Held, Key};
@@ -102,11 +101,7 @@ impl PayloadStore {
         }
     }
 
-    pub(in crate::leader) fn describe(&self) -> Payloads {
-        Payloads { payload_bytes: self.input_bytes, result_bytes: self.result_bytes }
-    }
-
-    /// Bytes of jobs that are held.
+    /// Bytes of jobs that are held, those of failed jobs included.
     pub(in crate::leader) fn input_bytes(&self) -> u64 {
         self.input_bytes
     }

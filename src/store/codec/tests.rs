@@ -175,6 +175,7 @@ fn record() -> impl Strategy<Value = Record> {
         (of_run(), micros()).prop_map(|((job, run), at)| Record::Orphan { at, job, run }),
         of_run().prop_map(|(job, run)| Record::Revive { job, run }),
         of_run().prop_map(|(job, run)| Record::Forget { job, run }),
+        of_run().prop_map(|(job, run)| Record::DropInputs { job, run }),
         of_run().prop_map(|(job, run)| Record::Delivered { job, run }),
         (client(), any::<u32>()).prop_map(|(client, cap)| Record::Cap { client, cap }),
         dataset().prop_map(|dataset| Record::Dataset { dataset: Arc::new(dataset) }),
@@ -225,6 +226,7 @@ fn job() -> impl Strategy<Value = Job> {
         Just(InputsState::Announced),
         Just(InputsState::PassedOn),
         Just(InputsState::Kept),
+        Just(InputsState::Dropped),
     ];
     let flags = (any::<bool>(), any::<bool>(), inputs, times);
     let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
@@ -436,6 +438,7 @@ fn sample_entries() -> Vec<(Record, Option<Attached>)> {
         (Record::Orphan { at, job, run }, None),
         (Record::Revive { job, run }, None),
         (Record::Forget { job, run }, None),
+        (Record::DropInputs { job, run }, None),
         (Record::Delivered { job, run }, None),
         (Record::Cap { client: "c".into(), cap: 4 }, None),
         (Record::Dataset { dataset: Arc::new(sample_dataset()) }, None),
@@ -562,6 +565,7 @@ fn entries_lie_on_the_disk_in_exactly_these_bytes() {
         "0a000000000000000000000000000000a100000002000100000000000100",
         "0b000000000000000000000000000000a10000000200",
         "0c000000000000000000000000000000a10000000200",
+        "1a000000000000000000000000000000a10000000200",
         "0d000000000000000000000000000000a10000000200",
         "0e00000001630000000400",
         concat!(

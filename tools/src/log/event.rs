@@ -247,6 +247,7 @@ pub(super) const fn name(record: &Record) -> &'static str {
         Record::Fail { .. } => "fail",
         Record::Orphan { .. } => "orphan",
         Record::Revive { .. } => "revive",
+        Record::DropInputs { .. } => "drop_inputs",
         Record::Forget { .. } => "forget",
         Record::Delivered { .. } => "delivered",
         Record::Cap { .. } => "cap",
@@ -316,6 +317,7 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         Record::Withdraw { job, run }
         | Record::Orphan { job, run, .. }
         | Record::Revive { job, run }
+        | Record::DropInputs { job, run }
         | Record::Forget { job, run }
         | Record::Delivered { job, run } => Event::OfRun { job_id: job.0, run: run.0 },
         Record::Cap { client, cap } => Event::Cap { client_id: client.to_string(), cap: *cap },
