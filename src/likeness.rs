@@ -51,20 +51,27 @@ fn lower(text: &str) -> Vec<char> {
     text.to_lowercase().chars().collect()
 }
 
-/// How many characters have to be put in, left out or replaced to make one name of the other.
+/// How many characters have to be put in, left out, replaced or exchanged with the next one to make
+/// one name of the other.
 fn distance(from: &[char], to: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
+    // The row of the character before the last, that of the last, and the one that is filled.
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=to.len()).collect();
     for (place, char) in from.iter().enumerate() {
-        let mut diagonal = std::mem::replace(row.first_mut().unwrap_or(&mut 0), place + 1);
-        let mut left = place + 1;
-        for (cell, other) in row.iter_mut().skip(1).zip(to) {
-            let replaced = diagonal + usize::from(char != other);
-            diagonal = *cell;
-            left = replaced.min(diagonal + 1).min(left + 1);
-            *cell = left;
+        let mut row = vec![place + 1];
+        for (at, other) in to.iter().enumerate() {
+            let cell = |row: &[usize], at: usize| row.get(at).copied().unwrap_or(usize::MAX - 1);
+            let replaced = cell(&last, at) + usize::from(char != other);
+            let mut least = replaced.min(cell(&last, at + 1) + 1).min(cell(&row, at) + 1);
+            let pair = |of: &[char], at: usize| Some((*of.get(at.checked_sub(1)?)?, *of.get(at)?));
+            if pair(from, place).is_some_and(|(a, b)| pair(to, at) == Some((b, a))) {
+                least = least.min(cell(&before, at - 1) + 1);
+            }
+            row.push(least);
         }
+        before = std::mem::replace(&mut last, row);
     }
-    row.last().copied().unwrap_or_default()
+    last.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -88,6 +95,9 @@ mod tests {
         assert_eq!(like("x", ["x"]), [""; 0], "it is not wrong");
         assert_eq!(distance(&lower("kitten"), &lower("sitting")), 3);
         assert_eq!(distance(&[], &['a', 'b']), 2);
+        assert_eq!(distance(&lower("clac"), &lower("calc")), 1, "two in the wrong order");
+        assert_eq!(distance(&lower("ba"), &lower("ab")), 1);
+        assert_eq!(like("clac", ["calc"]), ["calc"]);
     }
 
     #[test]

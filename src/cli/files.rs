@@ -35,8 +35,8 @@ pub(crate) enum Files {
     Broken(PathBuf, anyhow::Error, String),
     /// They were too large to come with the result.
     Lost(u64),
-    /// They did not arrive: their size, and why.
-    Missing(u64, String),
+    /// They did not arrive: their size, why, and how to try again, if that helps.
+    Missing(u64, String, Option<String>),
 }
 
 /// What came of an archive that is too large for the result itself.
@@ -59,6 +59,8 @@ pub(crate) enum Found {
     Lost(u64),
     /// They did not come: so many bytes, and why.
     Missing(u64, String),
+    /// The same, and the leader does not have them any more.
+    Gone(u64, String),
 }
 
 impl Found {
@@ -67,7 +69,7 @@ impl Found {
         if let (Some(lost), Beside::Missing(why)) =
             (result.lost.iter().find(|lost| lost.part == "archive"), beside)
         {
-            return Found::Missing(lost.size, why.to_owned());
+            return Found::Gone(lost.size, why.to_owned());
         }
         match (&result.output_archive, &result.archive, result.archive_lost) {
             (Some(archive), _, _) => Found::Archive(Archive::Memory(archive.clone())),
@@ -192,15 +194,18 @@ impl Files {
                     Err(error) => Files::Broken(dir.to_owned(), error, retry),
                 }
             }
-            Found::None | Found::Lost(_) | Found::Missing(..) => Files::not_here(found),
+            Found::None | Found::Lost(_) | Found::Missing(..) | Found::Gone(..) => {
+                Files::not_here(found, retry)
+            }
         }
     }
 
-    /// Files that were wanted and are not here.
-    pub(crate) fn not_here(found: &Found) -> Files {
+    /// Files that were wanted and are not here; `retry` says how to try again.
+    pub(crate) fn not_here(found: &Found, retry: String) -> Files {
         match found {
             Found::Lost(bytes) => Files::Lost(*bytes),
-            Found::Missing(bytes, why) => Files::Missing(*bytes, why.clone()),
+            Found::Missing(bytes, why) => Files::Missing(*bytes, why.clone(), Some(retry)),
+            Found::Gone(bytes, why) => Files::Missing(*bytes, why.clone(), None),
             Found::Archive(_) | Found::None => Files::None,
         }
     }
@@ -274,9 +279,9 @@ impl Files {
                 ),
                 Some("have the job write fewer or smaller files"),
             )),
-            Files::Missing(bytes, why) => Some((
+            Files::Missing(bytes, why, retry) => Some((
                 format!("the job's archive of {} was not received: {why}", ByteSize(*bytes)),
-                None,
+                retry.as_deref(),
             )),
         }
     }

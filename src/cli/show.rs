@@ -98,7 +98,9 @@ pub(crate) async fn show(
             let (rules, retry) = (args.out.rules(), args.retry(job, Some(dir)));
             Some(Files::take(&found, dir, rules, &mut args.line(job), retry).await)
         }
-        (None, Found::Lost(_) | Found::Missing(..)) => Some(Files::not_here(&found)),
+        (None, Found::Lost(_) | Found::Missing(..) | Found::Gone(..)) => {
+            Some(Files::not_here(&found, args.retry(job, None)))
+        }
         (None, Found::Archive(_) | Found::None) => None,
     };
     // What is left to say is said although one of the outputs takes nothing.

@@ -246,9 +246,14 @@ impl Broker {
         &self.queues
     }
 
-    /// The clients that are connected, with the number of their connections.
-    pub fn clients(&self) -> impl Iterator<Item = (&ClientId, usize)> {
-        self.clients.conns_of.iter().map(|(client, conns)| (client, conns.len()))
+    /// The clients that are connected or have jobs that run, in the order of their ids.
+    pub fn clients(&self) -> BTreeSet<&ClientId> {
+        self.clients.conns_of.keys().chain(self.state.running_clients()).collect()
+    }
+
+    /// How many connections a client has.
+    pub fn connections_of(&self, client: &ClientId) -> usize {
+        self.clients.conns_of.get(client).map_or(0, BTreeSet::len)
     }
 
     /// How many jobs of a client may run at a time.

@@ -130,7 +130,8 @@ impl fmt::Display for WaitsFor {
             ),
             WaitsFor::Client => f.write_str("its client, which still has to send inputs"),
             WaitsFor::Cap { running, cap } => {
-                write!(f, "its client has {running} jobs at workers; its cap is {cap}")
+                let jobs = if *running == 1 { "job" } else { "jobs" };
+                write!(f, "its client has {running} {jobs} at workers; its cap is {cap}")
             }
             WaitsFor::Data { worker, .. } => {
                 write!(

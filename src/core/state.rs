@@ -117,6 +117,11 @@ impl State {
         self.running.get(client).copied().unwrap_or(0)
     }
 
+    /// The clients whose jobs workers have, as far as they count toward their caps.
+    pub fn running_clients(&self) -> impl Iterator<Item = &ClientId> {
+        self.running.keys()
+    }
+
     /// The caps that clients named, as far as they are kept.
     pub fn caps(&self) -> impl Iterator<Item = (&ClientId, u32)> {
         self.caps.iter()

@@ -279,14 +279,16 @@ impl Leader {
             }),
         });
         let queued_by = self.broker.queues().len_by_client();
-        let clients =
-            self.broker.clients().take(LISTED_MAX).map(|(client, connections)| ClientRow {
-                id: client.to_string(),
-                cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
-                in_flight: state.running(client),
-                queued: queued_by.get(client).copied().unwrap_or(0) as u64,
-                connections: connections as u64,
-            });
+        // Also those that left their jobs here and went.
+        let mut clients = self.broker.clients();
+        clients.extend(queued_by.keys());
+        let clients = clients.into_iter().take(LISTED_MAX).map(|client| ClientRow {
+            id: client.to_string(),
+            cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
+            in_flight: state.running(client),
+            queued: queued_by.get(client).copied().unwrap_or(0) as u64,
+            connections: self.broker.connections_of(client) as u64,
+        });
         let queues = self.broker.queues().keys().take(LISTED_MAX);
         let queues = queues
             .map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });

@@ -294,11 +294,18 @@ fn blobs(scene: &mut Scene, plan: &Plan) -> Verdict {
             Ok(listed) => listed,
             Err(error) => return Some(error),
         };
+        // Those of failed jobs stay for a retry.
+        let line = ["job", "ls", "-l", &scene.shared.leader(), "--state", "failed", "-o", "quiet"];
+        let (code, failed, err) = procs::heft(&[&line[..], &["--limit", "1000000"]].concat());
+        if code != Some(0) {
+            return Some(err);
+        }
         let inputs: Vec<&Value> = listed["blobs"]
             .as_array()
             .unwrap()
             .iter()
             .filter(|blob| blob["purpose"] == "input")
+            .filter(|blob| !failed.contains(blob["job_id"].as_str().unwrap()))
             .collect();
         (!inputs.is_empty()).then(|| format!("{inputs:#?}"))
     })?;
