@@ -172,7 +172,7 @@ fn no_worker_with_the_program_or_the_means_that_the_job_needs() {
     let job_id = id(&mut job);
     behind(&mut job, "which take frames of at most 4,194,304 bytes; start a heft worker");
     says(&explained(&leader, &job_id), &["takes no transfers, and the job needs one"]);
-    says(&shown(&leader, &["status"]), &["classic", "jobs    1 queued"]);
+    says(&shown(&leader, &["status"]), &["stock", "jobs    1 queued"]);
     let _worker = Worker::start(leader.port, &[("calc", "echo ran")], &[]);
     assert_eq!(job.finish().0, Some(0));
 }
