@@ -10,14 +10,18 @@ use crate::units::ByteSize;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-use super::terminal::columns;
+use super::terminal::{columns, cut, width};
 use super::{about, is_quiet, printable, say};
 
-/// What fits most terminals without breaking the line.
-const LINE_CHARS_MAX: usize = 120;
+/// Columns of a line where the terminal does not say how many it has, and on wider ones.
+const COLUMNS_MAX: usize = 120;
 
-/// Characters of the bar.
-const BAR_CHARS: usize = 20;
+/// Characters between the brackets of a bar: one that has no room for the lesser number is left
+/// out.
+const BAR_CHARS: (usize, usize) = (8, 20);
+
+/// Columns of a name that has to make room for what there is to say.
+const NAME_COLUMNS_MIN: usize = 13;
 
 /// What the rate is measured over: long enough to be steady, short enough to follow a change.
 const RATE_OVER: Duration = Duration::from_secs(5);
@@ -131,6 +135,8 @@ pub(super) struct Teller {
     form: Form,
     started: Instant,
     head: String,
+    /// Bytes that have moved, of how many, behind the head.
+    bar: Option<(u64, u64)>,
     /// Lines below the first.
     rows: Vec<String>,
     /// Lines that are on the terminal.
@@ -153,7 +159,7 @@ impl Teller {
             Progress::Auto => Form::Log,
         };
         let (started, head) = (Instant::now(), String::new());
-        Teller { about, called, form, started, head, rows: Vec::new(), drawn: 0 }
+        Teller { about, called, form, started, head, bar: None, rows: Vec::new(), drawn: 0 }
     }
 
     /// Whether there are lines to keep fresh.
@@ -171,9 +177,10 @@ impl Teller {
         matches!(self.form, Form::Terminal | Form::Json)
     }
 
-    /// What stands in the first line when it is drawn again.
-    pub(super) fn set_head(&mut self, text: &str) {
+    /// What stands in the first line when it is drawn again, with a bar if bytes move.
+    pub(super) fn set_head(&mut self, text: &str, bar: Option<(u64, u64)>) {
         text.clone_into(&mut self.head);
+        self.bar = bar.filter(|(_, total)| *total > 0);
     }
 
     /// What stands below it.
@@ -220,14 +227,12 @@ impl Teller {
         }
         let elapsed = about(Duration::from_secs(self.started.elapsed().as_secs()));
         // The last column stays free: what comes behind a full line depends on the terminal.
-        let fits =
-            columns(&io::stderr()).map_or(LINE_CHARS_MAX, |columns| columns.saturating_sub(1));
-        let most = fits.min(LINE_CHARS_MAX);
-        let first = format!("{}  {elapsed}  {}", self.called, self.head);
-        let lines = std::iter::once(&first).chain(&self.rows).map(|line| {
-            let line = printable(line).replace('\n', " ");
-            line.chars().take(most).chain("\x1b[K".chars()).collect::<String>()
-        });
+        let fits = columns(&io::stderr()).map_or(COLUMNS_MAX, |columns| columns.saturating_sub(1));
+        let most = fits.min(COLUMNS_MAX);
+        let plain = |line: &str| printable(line).replace('\n', " ");
+        let first = first_line(&self.called, &elapsed, &plain(&self.head), self.bar, most);
+        let rows = self.rows.iter().map(|row| cut(&plain(row), most).into_owned());
+        let lines = std::iter::once(first).chain(rows).map(|line| format!("{line}\x1b[K"));
         // What was there before and is not any more goes at the end.
         let text = format!("{}{}\x1b[J", self.to_first(), lines.collect::<Vec<_>>().join("\n\r"));
         self.write(&text);
@@ -256,16 +261,41 @@ impl Teller {
     }
 }
 
-/// Bytes, a bar, the rate and the time that is left.
+/// The line that is drawn: the name makes room for what there is to say, and the bar has what is
+/// left.
+fn first_line(
+    called: &str,
+    elapsed: &str,
+    head: &str,
+    bar: Option<(u64, u64)>,
+    columns: usize,
+) -> String {
+    let rest = format!("  {elapsed}  {head}");
+    let brackets = " []".len();
+    let least = if bar.is_some() { brackets + BAR_CHARS.0 } else { 0 };
+    let for_name = columns.saturating_sub(width(&rest) + least).max(NAME_COLUMNS_MIN);
+    let line = format!("{}{rest}", cut(called, for_name));
+    let left = columns.saturating_sub(width(&line) + brackets).min(BAR_CHARS.1);
+    match bar.filter(|_| left >= BAR_CHARS.0) {
+        Some((done, total)) => format!("{line} [{}]", bar_of(done, total, left)),
+        None => cut(&line, columns).into_owned(),
+    }
+}
+
+/// So much of `of` as is done of the total.
+fn share(done: u64, total: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(done) * u128::from(of) / u128::from(total.max(1))).unwrap_or(of)
+}
+
+fn bar_of(done: u64, total: u64, chars: usize) -> String {
+    let filled = usize::try_from(share(done, total, chars as u64)).unwrap_or(chars).min(chars);
+    std::iter::repeat_n('#', filled).chain(std::iter::repeat('-')).take(chars).collect()
+}
+
+/// How much has moved, the rate and the time that is left.
 pub(super) fn moving(what: &str, done: u64, total: u64, rate: Option<u64>) -> String {
-    let share = |of: u64| {
-        u64::try_from(u128::from(done) * u128::from(of) / u128::from(total.max(1))).unwrap_or(of)
-    };
-    let filled = usize::try_from(share(BAR_CHARS as u64)).unwrap_or(BAR_CHARS).min(BAR_CHARS);
-    let bar: String =
-        std::iter::repeat_n('#', filled).chain(std::iter::repeat('-')).take(BAR_CHARS).collect();
-    let mut text =
-        format!("{what} [{bar}] {}% {} of {}", share(100), ByteSize(done), ByteSize(total));
+    let percent = share(done, total, 100);
+    let mut text = format!("{what} {percent}%, {} of {}", ByteSize(done), ByteSize(total));
     if let Some(rate) = rate {
         text.push_str(&format!(", {}/s", ByteSize(rate)));
     }
@@ -280,6 +310,30 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn a_line_fits_its_terminal_and_what_matters_most_is_there_on_all() {
+        let called = "job 9aa6c89e-47e7-42c8-89ff-18edee83e619";
+        let head = moving("uploading", 512 * MIB, 2048 * MIB, Some(256 * MIB));
+        let line = |head: &str, bar, columns| first_line(called, "2s", head, bar, columns);
+        let bar = Some((512 * MIB, 2048 * MIB));
+        assert_eq!(line(&head, bar, 39), "job 9aa6c89e…  2s  uploading 25%, 512 …");
+        assert_eq!(
+            line(&head, bar, 79),
+            "job 9aa6c89e…  2s  uploading 25%, 512 MiB of 2 GiB, 256 MiB/s, 6s left"
+        );
+        assert_eq!(
+            line(&head, bar, 120),
+            "job 9aa6c89e-47e7-42c8-89ff-18edee83e619  2s  uploading 25%, 512 MiB of 2 GiB, \
+             256 MiB/s, 6s left [#####---------------]"
+        );
+        assert_eq!(line("running", None, 79), format!("{called}  2s  running"));
+        let japanese = first_line("処理", "2s", "実行中：二番目の段階", Some((1, 2)), 39);
+        assert_eq!(japanese, "処理  2s  実行中：二番目の段階");
+        let japanese = first_line("処理", "2s", "実行中：二番目の段階", Some((1, 2)), 42);
+        assert_eq!(japanese, "処理  2s  実行中：二番目の段階 [####-----]");
+        assert_eq!(width(&japanese), 42);
+    }
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds_and_starts_anew_when_less_is_done() {

@@ -1,10 +1,9 @@
 //! Columns for people: as wide as what stands in them, numbers to the right.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 
 use super::printable;
-use super::terminal::columns;
+use super::terminal::{columns, cut, width};
 
 /// No column is cut to less than this.
 const COLUMN_CHARS_MIN: usize = 6;
@@ -43,25 +42,20 @@ impl Table {
         if self.rows.is_empty() {
             return String::new();
         }
-        let width = |column: usize, head: &str| {
-            let cells =
-                self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let widest = |column: usize, head: &str| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell));
             cells.chain([head.len()]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> =
-            self.heads.iter().enumerate().map(|(column, (head, _))| width(column, head)).collect();
+            self.heads.iter().enumerate().map(|(column, (head, _))| widest(column, head)).collect();
         if let Some(columns) = columns {
             self.fit(&mut widths, columns);
         }
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
         let mut text = String::new();
         for row in std::iter::once(&heads).chain(&self.rows) {
-            let cells = row.iter().zip(&widths).zip(&self.heads).map(
-                |((cell, width), (_, side))| match side {
-                    Side::Left => format!("{:<width$}", cut(cell, *width)),
-                    Side::Right => format!("{cell:>width$}"),
-                },
-            );
+            let cells = row.iter().zip(&widths).zip(&self.heads);
+            let cells = cells.map(|((cell, width), (_, side))| padded(cell, *width, *side));
             let line = cells.collect::<Vec<_>>().join(GAP);
             text.push_str(line.trim_end());
             text.push('\n');
@@ -88,11 +82,16 @@ impl Table {
     }
 }
 
-/// A cell of at most so many characters.
-fn cut(cell: &str, width: usize) -> Cow<'_, str> {
-    match cell.chars().count() > width {
-        true => cell.chars().take(width.saturating_sub(1)).chain(['…']).collect::<String>().into(),
-        false => cell.into(),
+/// A cell with blanks up to so many columns.
+fn padded(cell: &str, columns: usize, side: Side) -> String {
+    let cell = match side {
+        Side::Left => cut(cell, columns),
+        Side::Right => cell.into(),
+    };
+    let blanks = " ".repeat(columns.saturating_sub(width(&cell)));
+    match side {
+        Side::Left => format!("{cell}{blanks}"),
+        Side::Right => format!("{blanks}{cell}"),
     }
 }
 
@@ -127,8 +126,10 @@ mod tests {
         table.row(["a".to_owned(), "7".to_owned()]);
         table.row(["grün\u{1b}[2J".to_owned(), "1000".to_owned()]);
         table.row(["x".repeat(80), String::new()]);
+        table.row(["処理".to_owned(), "3".to_owned()]);
         let text = table.render();
         let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[4], format!("処理{}     3", " ".repeat(76)), "they are twice as wide");
         assert_eq!(lines[0], format!("{:<80}     N", "NAME"));
         assert_eq!(lines[1], format!("{:<80}     7", "a"));
         assert_eq!(lines[2], format!("{:<80}  1000", "grün [2J"));

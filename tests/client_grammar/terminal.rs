@@ -1,9 +1,10 @@
 //! What a terminal shows that a pipe does not.
 
-use super::{beside, serve};
-use crate::command::{Ended, heft};
-use crate::leader::FakeLeader;
+use super::{JOB, beside, serve};
+use crate::command::{Ended, end, heft, until_closed};
+use crate::leader::{FakeLeader, ok};
 use crate::procs::root;
+use chunking::message::{Progress, Stage, Standing};
 use tokio::process::Command;
 
 /// The command on a terminal of so many columns; what the terminal got is its standard output.
@@ -94,4 +95,111 @@ async fn colours_are_left_out_where_no_color_is_set() {
         let ended = beside(command, serve(&leader)).await;
         assert_eq!((ended.code, ended.out.contains("\x1b[")), (2, is_coloured), "{}", ended.out);
     }
+}
+
+/// What a terminal was drawn, one line after the other, each once: without the sequences that move
+/// and clear, and without times, which differ.
+fn frames(shown: &str) -> Vec<String> {
+    let mut frames: Vec<String> = Vec::new();
+    for frame in shown.split(['\r', '\n']) {
+        let frame = frame.replace("\x1b[K", "").replace("\x1b[J", "");
+        let is_time = |word: &&str| {
+            word.strip_suffix('s').is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let words: Vec<&str> =
+            frame.split("  ").map(|word| if is_time(&word) { "T" } else { word }).collect();
+        let frame = words.join("  ");
+        if !frame.trim().is_empty() && frames.last() != Some(&frame) {
+            frames.push(frame);
+        }
+    }
+    frames
+}
+
+/// What a submit of a job shows that waits, runs, says how far it is and returns.
+async fn submit_shows(columns: Option<u32>) -> Vec<String> {
+    let leader = FakeLeader::start().await;
+    let line = ["submit", "calc", "-l", &leader.address];
+    let command = match columns {
+        Some(columns) => on_terminal(columns, &line),
+        None => heft(&line),
+    };
+    let script = async {
+        let mut peer = leader.welcome().await;
+        let request = peer.next().await.request();
+        let job = request.job_id;
+        peer.submitted(job, Standing::Queued, 3).await;
+        let at = |stage, done, total, text: &str| Progress {
+            run: 1,
+            attempt: 1,
+            stage,
+            done,
+            total,
+            text: text.into(),
+        };
+        for progress in [
+            at(Stage::Receiving, 0, 0, ""),
+            at(Stage::Receiving, 256 << 20, 1 << 30, ""),
+            at(Stage::Running, 0, 0, "2 段階: Считаю"),
+            at(Stage::Packing, 3 << 20, 4 << 20, ""),
+            at(Stage::Returning, 4 << 20, 4 << 20, ""),
+        ] {
+            peer.message(job, &progress).await;
+        }
+        peer.result(&ok(&request, "done\n")).await;
+        until_closed(peer).await;
+        job.to_string()
+    };
+    let (ended, id) = tokio::join!(end(command), script);
+    assert_eq!(ended.code, 0, "{}{}", ended.out, ended.err);
+    // Each run has another id, and shows as much of it as there is room for.
+    let shown = format!("{}{}", ended.err, ended.out);
+    let shown =
+        (8..=id.len()).rev().fold(shown, |shown, len| shown.replace(&id[..len], &JOB[..len]));
+    let mut frames = frames(&shown);
+    frames.retain(|frame| !frame.contains("sent to"));
+    frames
+}
+
+#[tokio::test]
+async fn how_a_job_stands_is_drawn_within_the_width_of_the_terminal() {
+    let at_40 = submit_shows(Some(40)).await;
+    let expected = [
+        "job 00112233-4455-6677-8899-aabbccddeeff",
+        "job 00112233-4455…  T  queued, 3 ahead",
+        "job 00112233-445…  T  receiving inputs",
+        "job 00112233…  T  receiving inputs, 2…",
+        "job 00112233…  T  running: 2 段階: Сч…",
+        "job 00112233…  T  packing results, 3 …",
+        "job 00112233…  T  returning results, …",
+        "done",
+    ];
+    assert_eq!(at_40, expected);
+    // The name makes room for what there is to say, and the bar has what is left.
+    let at_80 = submit_shows(Some(80)).await;
+    let expected = [
+        "job 00112233-4455-6677-8899-aabbccddeeff",
+        "job 00112233-4455-6677-8899-aabbccddeeff  T  queued, 3 ahead",
+        "job 00112233-4455-6677-8899-aabbccddeeff  T  receiving inputs",
+        "job 00112233-4455-6677-8899…  T  receiving inputs, 256 MiB of 1 GiB [##------]",
+        "job 00112233-4455-6677-8899-aabbccddeeff  T  running: 2 段階: Считаю",
+        "job 00112233-4455-6677-8899-aa…  T  packing results, 3 MiB of 4 MiB [######--]",
+        "job 00112233-4455-6677-8899-…  T  returning results, 4 MiB of 4 MiB [########]",
+        "done",
+    ];
+    assert_eq!(at_80, expected);
+    let at_200 = submit_shows(Some(200)).await;
+    let called = "job 00112233-4455-6677-8899-aabbccddeeff";
+    assert_eq!(at_200[0], called);
+    let expected = [
+        "queued, 3 ahead",
+        "receiving inputs",
+        "receiving inputs, 256 MiB of 1 GiB [#####---------------]",
+        "running: 2 段階: Считаю",
+        "packing results, 3 MiB of 4 MiB [###############-----]",
+        "returning results, 4 MiB of 4 MiB [####################]",
+    ];
+    assert_eq!(at_200[1..7], expected.map(|text| format!("{called}  T  {text}")));
+    // Nothing is drawn where no terminal is.
+    assert_eq!(submit_shows(None).await, ["done"]);
 }

@@ -42,7 +42,7 @@ impl Board {
         let only_troubles = !output.is_for_people();
         let about = ("cache_id", cache_id.to_owned());
         let mut teller = Teller::new(about, cache_id.to_owned(), progress, only_troubles);
-        teller.set_head("reading files");
+        teller.set_head("reading files", None);
         Board {
             teller,
             only_troubles,
@@ -100,7 +100,7 @@ impl Board {
         self.teller.tell(&said, worth);
         // What a worker says stands in its line.
         if !matches!(event, PutEvent::Ack(_)) {
-            self.teller.set_head(&said.text);
+            self.teller.set_head(&said.text, said.bytes);
         }
         self.teller.draw();
     }
