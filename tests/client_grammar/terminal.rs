@@ -154,8 +154,9 @@ async fn submit_shows(columns: Option<u32>) -> Vec<String> {
     assert_eq!(ended.code, 0, "{}{}", ended.out, ended.err);
     // Each run has another id, and shows as much of it as there is room for.
     let shown = format!("{}{}", ended.err, ended.out);
-    let shown =
-        (8..=id.len()).rev().fold(shown, |shown, len| shown.replace(&id[..len], &JOB[..len]));
+    let shown = (8..=id.len())
+        .rev()
+        .fold(shown, |shown, len| shown.replace(id.get(..len).unwrap(), JOB.get(..len).unwrap()));
     let mut frames = frames(&shown);
     frames.retain(|frame| !frame.contains("sent to"));
     frames
