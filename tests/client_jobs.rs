@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chunking::DigestKind;
 use chunking::digest::to_hex;
@@ -307,9 +308,19 @@ fn very_many_jobs_are_listed_page_by_page_and_the_leader_keeps_its_memory() {
     let leader = Leader::start(&["--data", data.text()]);
     let id = |number: u64| Uuid::from_u128(number.into()).to_string();
     let newest: Vec<String> = (0..100).map(|back| id(jobs - back)).collect();
-    let listed = json(&leader, "ls", &[]);
-    assert_eq!((ids(&listed), &listed["more"]), (newest, &true.into()));
     let before = rss_kib(&leader);
+    let began = Instant::now();
+    let listed = json(&leader, "ls", &[]);
+    let page = began.elapsed();
+    assert_eq!((ids(&listed), &listed["more"]), (newest, &true.into()));
+    let (code, out, err) = heft(&["status", "-l", &leader.addr(), "-o", "json"]);
+    let counted = began.elapsed() - page;
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["jobs"]["queued"], jobs);
+    println!("{jobs} jobs: a page in {page:?}, status in {counted:?}");
+    if jobs == 1_000_000 {
+        assert!(page < Duration::from_secs(1) && counted < Duration::from_secs(1));
+    }
     let all = json(&leader, "ls", &["--limit", "100000000"]);
     let all = ids(&all);
     assert_eq!(all.len() as u64, jobs);
