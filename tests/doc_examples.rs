@@ -13,7 +13,7 @@ mod procs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use procs::{Proc, TempDir, eventually, root, write_program};
 use serde_json::Value;
@@ -185,7 +185,7 @@ impl Scene {
     /// What has to end.
     fn shell(&self, script: &str) -> Command {
         let mut command = self.start("timeout");
-        command.args(["--foreground", "120", "bash", "-c", script]);
+        command.args(["120", "bash", "-c", script]).stdin(Stdio::null());
         command
     }
 
