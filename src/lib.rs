@@ -79,3 +79,12 @@ mod transitions;
 pub mod units;
 #[doc(hidden)]
 pub mod wire;
+
+/// The examples in Rust of the documents, compiled by `cargo test --doc`.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide.md")]
+    struct Guide;
+}

@@ -1,5 +1,6 @@
-//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name,
-//! and the rows that sources, tests and documents refer to are in `docs/spec.md`.
+//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name, the
+//! rows that sources, tests and documents refer to are in `docs/spec.md`, and links lead somewhere.
+//! What the examples of README and guide do is in `tests/doc_examples.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -283,4 +284,61 @@ fn rows_are_found_by_their_ids_in_ranges_and_in_the_names_of_tests() {
         ["| W05 | x |", "**CP04** x", "| row | x |", "**Note** x", "C08"].map(row_of),
         [Some("W05"), Some("CP04"), None, None, None]
     );
+}
+
+/// The lines of a text in Markdown that are not in fenced blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_fenced = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        !is_fenced && !is_fence
+    })
+}
+
+/// The anchors of the headings of a text, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose(text).filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| -> String {
+        let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|char| char.is_alphanumeric() || "-_".contains(*char)).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = Vec::new();
+    for file in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"] {
+        texts.push(root.join(file));
+    }
+    texts_beneath(&root.join("docs"), &mut texts);
+    texts_beneath(&root.join("tests/classic"), &mut texts);
+    texts.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    let (mut links, mut broken) = (0, Vec::new());
+    for path in texts {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let prose: Vec<&str> = prose(&text).collect();
+        for target in prose.join("\n").split("](").skip(1) {
+            let target = target.split(')').next().unwrap();
+            if target.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let there = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            let is_there = there.exists()
+                && (anchor.is_empty()
+                    || anchors(&std::fs::read_to_string(&there).unwrap()).contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere: {broken:#?}");
+    assert!(links > 200, "{links} links");
 }
