@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Flagged, WorkerClass};
+use super::{Flagged, JobState, WorkerClass};
 
 words! {
     /// Where a job stands.
@@ -54,6 +54,13 @@ pub struct Explained {
     pub key: String,
     /// Where it stands.
     pub phase: Phase,
+    /// The same as `heft job ls` says it, which tells a job that failed from one that is OK.
+    /// Leaders of before do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    /// Who or what ended it, if no worker returned a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// The worker that runs it.
     pub worker: Option<String>,
     /// By what its worker is chosen.

@@ -7,7 +7,7 @@ use super::last::{JobRef, job_ref};
 use super::output::{OUTPUT_VARIABLE, show};
 use super::table::{Side, Table, said, text};
 use super::{Output, Reach, about, printable};
-use crate::answers::{Explained, ask};
+use crate::answers::{Explained, JobState, Phase, ask};
 use crate::core::queue::AHEAD_COUNTED_MAX;
 use crate::units::ByteSize;
 use clap::Args;
@@ -47,15 +47,29 @@ async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 
 /// Shows what the answer says; members that it does not have are left out or shown as `-`.
 fn render(job: &Explained) -> String {
-    let mut lines = format!("job       {}, {}", text(&job.job_id), text(job.phase.as_str()));
+    let is_over = matches!(job.phase, Phase::Done | Phase::Dead);
+    let ended = job.state.as_ref().filter(|_| is_over).map(JobState::as_str);
+    let state = ended.unwrap_or(job.phase.as_str());
+    let mut lines = format!("job       {}, {}", text(&job.job_id), text(state));
     if let Some(waited) = job.waits.as_ref().and_then(|waits| waits.waited_ms) {
         lines.push_str(&format!(" for {}", about(Duration::from_millis(waited))));
     }
     lines.push('\n');
     let worker = job.worker.as_deref().unwrap_or_default();
-    for (head, what) in
-        [("queue", job.key.as_str()), ("policy", job.policy.as_str()), ("worker", worker)]
-    {
+    let why = match (&job.why, &job.state) {
+        (Some(why), _) => why.as_str(),
+        (None, Some(JobState::Failed)) => {
+            "its program failed: see `heft job show` and `heft job logs`"
+        }
+        (None, _) => "",
+    };
+    let heads = [
+        ("why", why),
+        ("queue", job.key.as_str()),
+        ("policy", job.policy.as_str()),
+        ("worker", worker),
+    ];
+    for (head, what) in heads {
         if !what.is_empty() {
             lines.push_str(&format!("{head:8}  {}\n", printable(what)));
         }
@@ -100,6 +114,10 @@ fn render(job: &Explained) -> String {
             said(worker.load.credit),
             text(&worker.text),
         ]);
+    }
+    // Which worker would get it says nothing of a job that has ended.
+    if is_over {
+        return lines;
     }
     let table = table.render();
     lines.push('\n');
@@ -148,5 +166,16 @@ w-2     -       no-match        -        -       -  its patterns do not match
 ";
         assert_eq!(render(&answer), expected);
         assert_eq!(render(&json!({})), "job       -, -\n\nno workers\n");
+        let failed = json!({
+            "job_id": "j-1", "phase": "done", "state": "failed", "why": "no worker has it", "key": "k",
+        });
+        assert_eq!(
+            render(&failed),
+            "job       j-1, failed\nwhy       no worker has it\nqueue     k\n"
+        );
+        let failed = json!({"job_id": "j-1", "phase": "done", "state": "failed", "key": "k"});
+        assert!(render(&failed).contains("its program failed"));
+        let older = json!({"job_id": "j-1", "phase": "done", "key": "k"});
+        assert_eq!(render(&older), "job       j-1, done\nqueue     k\n");
     }
 }

@@ -2,6 +2,7 @@
 //! "Questions").
 
 use super::Leader;
+use super::job_lists::{state_of, why_ended};
 use crate::answers::{
     DatasetAt, DatasetState, Explained, Load, MoveCost, NamedDataset, Phase, SeenWorker, Takes,
     Verdict, Waits, WaitsFor,
@@ -42,12 +43,15 @@ impl Leader {
         let waits = waits
             .map(|waits| self.cannot_be_held(job, &waits).unwrap_or_else(|| self.waits(&waits)));
         let log_waits = self.log_waits(&phase);
+        let known = self.broker.state().job(job);
         Ok(Explained {
             job_id: job.to_string(),
             run: run.0,
             client_id: client.to_string(),
             key: key.as_str().to_owned(),
             phase,
+            state: known.map(state_of),
+            why: known.and_then(why_ended),
             worker,
             policy: policy.name().to_owned(),
             datasets: datasets.iter().map(named).collect(),

@@ -240,7 +240,7 @@ impl Leader {
 }
 
 /// How a job stands, in a word.
-fn state_of(job: &Job) -> JobState {
+pub(super) fn state_of(job: &Job) -> JobState {
     match &job.phase {
         Phase::Queued { .. } => JobState::Queued,
         Phase::Leased { .. } => JobState::Running,
@@ -258,7 +258,7 @@ fn state_of(job: &Job) -> JobState {
 }
 
 /// Who or what ended a job without a result of a worker.
-fn why_ended(job: &Job) -> Option<String> {
+pub(super) fn why_ended(job: &Job) -> Option<String> {
     match &job.phase {
         Phase::Dead { why, .. } => Some(why.text().to_owned()),
         Phase::Done { ending, .. } => match ending {
