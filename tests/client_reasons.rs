@@ -56,6 +56,16 @@ fn id(job: &mut Proc) -> String {
     id.unwrap()
 }
 
+/// Leaves a job with the leader; its id.
+fn detached(leader: &Leader, args: &[&str]) -> String {
+    shown(leader, &[&["submit", "--detach"], args].concat()).trim().to_owned()
+}
+
+/// The job that was submitted last, whether or not the leader has all of it.
+fn newest(leader: &Leader) -> String {
+    shown(leader, &["job", "ls", "--limit", "1", "-o", "quiet"]).trim().to_owned()
+}
+
 /// What a command prints of this leader.
 fn shown(leader: &Leader, args: &[&str]) -> String {
     let (code, out, err) = heft(&[args, &["-l", &leader.addr()]].concat());
@@ -196,7 +206,7 @@ fn a_dataset_that_is_not_there() {
 fn the_disk_of_the_leader_is_full() {
     let Some(disk) = SmallDisk::new(64) else { return };
     let leader = disk.leader(&[]);
-    let _worker = Worker::start(leader.port, &[("calc", "echo ran")], &[]);
+    let worker = Worker::start(leader.port, &[("calc", "echo ran")], &[]);
     let files = TempDir::new();
     let file = files.join("in.bin");
     fs::write(&file, noise(12 * MIB, 1)).unwrap();
@@ -210,16 +220,43 @@ fn the_disk_of_the_leader_is_full() {
     assert_eq!(shown(&leader, &["job", "ls", "-o", "quiet"]), "");
     fs::remove_file(others).unwrap();
     until(&leader, "there is room", |status| status["leader"]["disk_trouble"].is_null());
-    // An upload that is under way waits, and explain says that the disk is what it waits for.
-    let mut uploads: Vec<Proc> =
-        (0..7).map(|_| submit(&leader, &["calc", "--file", file.to_str().unwrap()])).collect();
-    for job in &mut uploads {
-        job.wait_for_or_end("its end", |_| None::<()>);
-    }
-    for job in uploads {
-        let (code, lines) = job.finish();
-        assert_eq!(code, Some(0), "{lines:#?}");
-    }
+    // Uploads beyond what there is room for wait, whether or not a worker could run the job.
+    drop(worker);
+    until(&leader, "no workers", |status| status["workers"].as_array().unwrap().is_empty());
+    let path = file.to_str().unwrap();
+    let kept: Vec<String> = (0..4).map(|_| detached(&leader, &["calc", "--file", path])).collect();
+    let mut late = submit(&leader, &["calc", "--file", path]);
+    behind(&mut late, "--disk-reserve");
+    let late_id = newest(&leader);
+    until_explained(&leader, &late_id, "waits     room for its inputs");
+    says(&shown(&leader, &["job", "show", &late_id]), &["waits for   room for its inputs"]);
+    says(&shown(&leader, &["status"]), &["UPLOADS WAIT: 1 large file waits for room"]);
+    small_disk::cancel(&leader, &kept[0]);
+    let _worker = Worker::start(leader.port, &[("calc", "echo ran")], &[]);
+    assert_eq!(late.finish().0, Some(0));
+}
+
+#[test]
+fn the_spool_of_the_leader_is_full() {
+    let leader = Leader::start(&["--spool-max", "16MiB"]);
+    let files = TempDir::new();
+    let file = files.join("in.bin");
+    fs::write(&file, noise(10 * MIB, 1)).unwrap();
+    let path = file.to_str().unwrap();
+    let first = detached(&leader, &["calc", "--file", path]);
+    let mut late = submit(&leader, &["calc", "--file", path]);
+    behind(&mut late, "(--spool-max)");
+    let late_id = newest(&leader);
+    until_explained(&leader, &late_id, "waits     room for its inputs");
+    let status = shown(&leader, &["status"]);
+    says(&status, &["UPLOADS WAIT: 1 large file waits for room", "larger --spool-max"]);
+    let (_, json, _) = heft(&["status", "-l", &leader.addr(), "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["leader"]["uploads_waiting"], 1);
+    small_disk::cancel(&leader, &first);
+    let _worker = Worker::start(leader.port, &[("calc", "echo ran")], &[]);
+    assert_eq!(late.finish().0, Some(0));
+    assert!(!shown(&leader, &["status"]).contains("UPLOADS WAIT"));
 }
 
 #[test]

@@ -319,7 +319,10 @@ impl Leader {
             recovery_ms: ms(self.counters.recovery),
             spool: self.relay.fill().describe(),
             log: self.log.describe(),
-            disk: Disk { disk_trouble: self.disk_short(), ..self.relay.describe_disk() },
+            disk: Disk {
+                disk_trouble: self.disk_short().or_else(|| self.spool_short()),
+                ..self.relay.describe_disk()
+            },
             payloads: self.describe_payloads(),
         }
     }
@@ -378,11 +381,25 @@ impl Leader {
             "{waits}{} of {} are free, and {} are reserved for the log and for results \
              (--disk-reserve). {} are large files and results of the leader. {first}To make room, \
              wait for jobs to end or cancel them (`heft cancel`), fetch results (`heft result \
-             get`), {datasets}free space on that disk, or give the leader a larger one (--data)",
+             get ID --out DIR`), {datasets}free space on that disk, or give the leader a larger one (--data)",
             ByteSize(room.space.free),
             ByteSize(room.space.total),
             ByteSize(room.reserve),
             ByteSize(fill.bytes)
+        ))
+    }
+
+    /// What waits for room in the spool, and what would help.
+    fn spool_short(&self) -> Option<String> {
+        let (waiting, why) = self.relay.spool_short()?;
+        let waits = match waiting {
+            1 => "1 large file waits".to_owned(),
+            waiting => format!("{waiting} large files wait"),
+        };
+        Some(format!(
+            "{waits} for room: {why}. To make room, wait for jobs to end or cancel them (`heft \
+             cancel`), fetch results (`heft result get ID --out DIR`), remove unneeded datasets \
+             (`heft dataset rm`), or start the leader with a larger --spool-max"
         ))
     }
 

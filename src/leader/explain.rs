@@ -24,9 +24,10 @@ impl Leader {
         let Explanation { job, run, client, key, phase, policy, datasets, waits, ahead, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
         let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));
-        let input_room = waits.as_ref().filter(|waits| matches!(waits, explain::WaitsFor::Client));
-        let input_room = input_room.and_then(|_| self.relay.why_inputs_wait(job));
-        let input_room = input_room
+        // Whoever has the job, and whether or not there is a worker for it: it cannot go on.
+        let input_room = self
+            .relay
+            .why_inputs_wait(job)
             .map(|why| no_room(WaitsFor::InputRoom, format!("room for its inputs: {why}")));
         let (phase, worker) = match phase {
             core::job::Phase::Queued { .. } => (Phase::Queued, None),

@@ -143,8 +143,27 @@ impl Relay {
         let is_of_job = |id: &BlobId| {
             self.blobs.get(id).is_some_and(|blob| blob.is_input() && blob.owner() == job)
         };
-        let (id, reason) = self.in_line.iter().find(|(id, _)| is_of_job(id))?;
+        let (id, reason) = self.without_room().find(|(id, _)| is_of_job(id))?;
         Some(self.why_full(id, reason))
+    }
+
+    /// Blobs of which nothing more may come as there is no room, with which of the two is full: the
+    /// spool, or the disk.
+    pub(super) fn without_room(&self) -> impl Iterator<Item = (BlobId, Reason)> {
+        let full = self.full();
+        self.windows.waiting.iter().filter_map(move |id| {
+            let reason = self.in_line.reason(*id).or(full)?;
+            // What only passes through needs no room, and is not told that there is none.
+            let told = self.blobs.get(id)?.up.as_ref()?.told?;
+            let is_told = told == Reason::SPOOL_FULL || told == Reason::DISK_FULL;
+            is_told.then_some((*id, reason))
+        })
+    }
+
+    /// Why blobs wait for room in the spool, and how many do, if the disk has room.
+    pub(in crate::leader) fn spool_short(&self) -> Option<(usize, String)> {
+        let waiting = self.without_room().filter(|(_, why)| *why == Reason::SPOOL_FULL).count();
+        (waiting > 0).then(|| (waiting, self.why_spool_full()))
     }
 }
 

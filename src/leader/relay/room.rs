@@ -249,7 +249,7 @@ impl Relay {
             disk_free: room.map(|room| room.space.free),
             disk_bytes: room.map(|room| room.space.total),
             disk_reserve: room.map(|room| room.reserve),
-            uploads_waiting: room.map(|room| room.waiting as u64),
+            uploads_waiting: room.map(|_| self.without_room().count() as u64),
         }
     }
 
