@@ -1,4 +1,4 @@
-//! What somebody meant who wrote a name wrong: the known names that are most like it.
+//! Suggests known names for a misspelt one.
 
 /// Names longer than this are like no other.
 const NAME_BYTES_MAX: usize = 255;

@@ -2,7 +2,7 @@
 //! gives the same on every machine. Tests inside the crate use them too.
 #![allow(dead_code, unreachable_pub, clippy::indexing_slicing)]
 
-/// So many of them.
+/// `len` pseudo-random bytes.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     Noise::new(seed).fill(&mut bytes);

@@ -236,7 +236,8 @@ fn jobs_with_a_tag_are_cancelled_together_and_others_stay() {
     for id in &tagged {
         let shown = json(&leader, "show", &[id]);
         assert_eq!(shown["state"], "cancelled");
-        assert!(shown["why"].as_str().unwrap().starts_with("cancelled by "), "{shown}");
+        // By the name of the user who did it.
+        assert!(shown["why"].as_str().unwrap().contains('@'), "{shown}");
     }
     assert_eq!(state(&leader, &other), "queued");
     let again = job(&leader, "cancel", &["--tag", "night"]);

@@ -26,7 +26,8 @@ pub const SUBJECT_BYTES_MAX: usize = u16::MAX as usize;
 /// measured, and pool buffers have this size.
 pub const CHUNK_BYTES_MAX: u32 = 1024 * 1024;
 
-/// The smallest chunk a peer may choose: one page, the unit in which stored chunks are padded.
+/// The smallest chunk that the format allows: one page, the unit in which stored chunks are padded.
+/// The leader takes only chunks of [`CHUNK_BYTES_MAX`].
 pub const CHUNK_BYTES_MIN: u32 = 4 * 1024;
 
 /// The most chunks a blob may have: 4 TiB in chunks of 1 MiB. It bounds the bitmap to 512 KiB and

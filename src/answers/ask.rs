@@ -145,6 +145,8 @@ questions! {
     /// Ends any job the leader knows.
     Cancel = "cancel" {
         #[serde(deserialize_with = "job_id")] job_id: Uuid,
+        /// Who asks, as the job's client will read it. Without it the leader names the connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")] by: Option<String>,
     } -> Cancelled;
     /// A page of the jobs, the newest first.
     JobLs = "job.ls" {

@@ -55,7 +55,7 @@ pub struct Explained {
     /// Where it stands.
     pub phase: Phase,
     /// The same as `heft job ls` says it, which tells a job that failed from one that is OK.
-    /// Leaders of before do not say it.
+    /// Older leaders omit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
     /// Who or what ended it, if no worker returned a result.

@@ -1,4 +1,4 @@
-//! The answer to `status`. Each part of the leader says its own part of it.
+//! The answer to `status`. Each part of the leader fills in its own section.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub struct LeaderStatus {
     pub software: String,
     /// How long it runs.
     pub uptime_ms: u64,
-    /// By what it reaches the network.
+    /// The driver of its sockets.
     pub driver: String,
     /// What outlives it.
     pub durability: Durability,
@@ -51,7 +51,7 @@ pub struct LeaderStatus {
     pub acks_refused: u64,
     /// Bytes of the names that jobs have.
     pub job_names_bytes: u64,
-    /// Bytes of what peers said hello with.
+    /// Bytes of the names in peers' hellos.
     pub peer_names_bytes: u64,
     /// Jobs whose results wait for room.
     pub results_waiting: u64,

@@ -64,7 +64,8 @@ async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
             note(&format!("no job with the tag {tag} has yet to end"));
         }
     }
-    let question = |job_id| ask::Cancel { job_id };
+    let by = args.reach.client_id()?;
+    let question = |job_id| ask::Cancel { job_id, by: Some(by.clone()) };
     let show = |job, answer: &Cancelled| show(args.output, job, &answer.was);
     let code = ask_each(&client, leader.address(), args.output, &jobs, question, show).await?;
     client.close().await;

@@ -16,8 +16,8 @@ use super::{about, is_quiet, printable, say};
 /// Columns of a line where the terminal does not say how many it has, and on wider ones.
 const COLUMNS_MAX: usize = 120;
 
-/// Characters between the brackets of a bar: one that has no room for the lesser number is left
-/// out.
+/// The least and the most characters between the brackets of a bar. Below the least there is no
+/// bar.
 const BAR_CHARS: (usize, usize) = (8, 20);
 
 /// Columns of a name that has to make room for what there is to say.

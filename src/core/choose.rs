@@ -1,5 +1,6 @@
 //! Decides which worker gets a job: the eligible workers, and the best of them under a named policy
-//! (SC04-SC07, C14). Whether a job waits for a better worker is decided in `locality`.
+//! (SC04-SC07, C14). `locality` computes what data costs and how long a job may wait for a
+//! better worker.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -102,7 +103,7 @@ impl Policy {
         let least_load =
             |worker: &Worker| (worker.held.len(), Reverse(worker.credit), worker.last_assigned);
         match self {
-            // For jobs without datasets; those with them are `locality`'s matter.
+            // For jobs without datasets; for those with datasets see `nearest`.
             Policy::Locality | Policy::LeastLoad => workers.min_by_key(|worker| least_load(worker)),
             Policy::CreditFirst => workers.min_by_key(|worker| {
                 (Reverse(worker.credit), worker.held.len(), worker.last_assigned)

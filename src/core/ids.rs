@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 pub use super::cache_id::{CacheId, CacheIdError, CacheIdRule};
 
-/// A moment, in microseconds since some start that only the driver knows.
+/// A moment, in microseconds since the Unix epoch. The driver's clock never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 

@@ -20,10 +20,10 @@ const NAMES_BYTES_FEW: u64 = 1024 * 1024;
 #[cfg(debug_assertions)]
 const EVENTS_BETWEEN: u64 = 1_000;
 
-/// An invariant that does not hold.
-type Broken = Result<(), String>;
+/// Whether an invariant holds, or what does not.
+type Checked = Result<(), String>;
 
-fn holds(what: bool, why: impl FnOnce() -> String) -> Broken {
+fn holds(what: bool, why: impl FnOnce() -> String) -> Checked {
     if what { Ok(()) } else { Err(why()) }
 }
 
@@ -45,7 +45,7 @@ impl Broker {
     }
 
     /// Says which invariant does not hold, if one does not.
-    pub fn check_invariants(&self) -> Broken {
+    pub fn check_invariants(&self) -> Checked {
         self.state.check()?;
         self.queues.check()?;
         self.workers.check()?;
@@ -55,7 +55,7 @@ impl Broker {
         self.check_notes()
     }
 
-    fn check_jobs(&self) -> Broken {
+    fn check_jobs(&self) -> Checked {
         let queued: HashMap<JobId, (&Job, usize)> = self
             .queues
             .keys()
@@ -124,7 +124,7 @@ impl Broker {
     }
 
     /// Every index entry belongs to a job that is known.
-    fn check_notes(&self) -> Broken {
+    fn check_notes(&self) -> Checked {
         for (client, jobs) in &self.results.undelivered {
             for id in jobs {
                 let job = self.state.job(*id);

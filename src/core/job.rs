@@ -91,8 +91,8 @@ impl AttemptNote {
     }
 }
 
-/// Where the inputs of a job are. With its payload or by transfers they come, and they go the same
-/// way to workers that take transfers, whatever else they are.
+/// Where the inputs of a job are. They arrive with its payload or by transfer, and go the same way to
+/// workers that take transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputsState {
     /// They are still to come: the job is known and not taken.
@@ -103,20 +103,20 @@ pub enum InputsState {
     /// The leader holds them. Those of a job that has ended are dropped with its end, unless
     /// [`Job::retains_inputs`].
     Kept,
-    /// The leader dropped them after the job had failed, to make room: it cannot run again.
-    Dropped,
-    /// The same, and the inputs are also staged as a dataset for the agents of classic workers
-    /// (C01).
+    /// The leader holds them, as in `Kept`, and they are also staged as a dataset for the agents of
+    /// classic workers (C01).
     Staged {
         /// That dataset and those the job names, in order.
         datasets: Vec<CacheId>,
     },
+    /// The leader dropped them after the job had failed, to make room: it cannot run again.
+    Dropped,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What was submitted. That a worker was required is not kept: the job is known, and waits for
-    /// one.
+    /// What was submitted. `require_worker` is not kept: the job was accepted, and waits for a
+    /// worker.
     pub submission: Submission,
     /// Its place among all jobs.
     pub seq: u64,

@@ -3,8 +3,8 @@
 //! A job waits as long as one of the connected workers that match its key, and take it for the
 //! rest, may have its program, however busy that is. Where all of them lack it:
 //!
-//! 1. If a worker that may have it left less than `placement_wait` ago, or the leader of before
-//!    ended less than that ago, the job waits for it, and its client is told.
+//! 1. If a worker that may have it left less than `placement_wait` ago, or the previous leader
+//!    ended more recently than that, the job waits for it, and its client is told.
 //! 2. Workers that lack it by their lists alone are asked to look again: it may have been put there
 //!    a moment ago.
 //! 3. The job fails, and the text says what each worker said.

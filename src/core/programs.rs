@@ -22,7 +22,7 @@ pub const PROGRAM_AVOIDED_FOR: Duration = Duration::from_secs(600);
 /// Pairs of worker and program that are avoided. Beyond that the oldest is tried again.
 pub const REFUSALS_MAX: usize = 16_384;
 
-/// Bytes of their names and reasons, to the same end.
+/// Bytes of their names and reasons. Beyond that the oldest is tried again, too.
 pub const REFUSALS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Characters of a worker's reason that are kept.

@@ -8,7 +8,8 @@ use super::dataset::Dataset;
 use super::event::{Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
 
-/// A committed change. But for `Announce` the first are the founding documents' events (PE03).
+/// A committed change. Except for `Announce`, the first variants are the events of the founding
+/// documents (PE03).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A job is announced: it is known, and transfers bring its inputs (C30).
@@ -24,7 +25,7 @@ pub enum Record {
     },
     /// `assign`: a worker gets a job.
     Assign {
-        /// When; logs from before there was a kind for it do not say.
+        /// When. Absent in logs older than kind 19.
         at: Option<Micros>,
         job: JobId,
         run: Run,
@@ -48,7 +49,7 @@ pub enum Record {
     /// `timeout_requeue`, `worker_down_requeue`: an attempt ended without a result and the job
     /// waits again.
     Requeue {
-        /// When it ended; logs from before there was a kind for it do not say.
+        /// When it ended. Absent in logs older than kind 20.
         at: Option<Micros>,
         job: JobId,
         run: Run,
@@ -111,8 +112,9 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether its effect waits until it is synced. A lost record without a sync is repaired by
-    /// leases and dedup (C30); it is written with the next record that is synced.
+    /// Whether its effect always waits until it is synced. A lost record without a sync is repaired
+    /// by leases and dedup (C30); it is written with the next record that is synced. The leader
+    /// syncs some others too: see `leader/durable.rs`.
     pub const fn is_synced_first(&self) -> bool {
         match self {
             Record::Announce { .. }

@@ -2,8 +2,8 @@
 //! (RT03, C06). Also computes exponential back-off, between deliveries of a job and between
 //! connection attempts (CL08).
 //!
-//! Both are pure: the caller supplies entropy for jitter. The broker takes it from ids, so a seed
-//! replays a run.
+//! `FailedAttempt::next` and `Backoff::delay` are pure: the caller supplies entropy for jitter. The
+//! broker takes it from ids, so a seed replays a run, and `impl Broker` applies what they say.
 
 use std::time::Duration;
 

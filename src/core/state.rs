@@ -97,7 +97,7 @@ impl State {
         self.dead.iter().filter_map(|(_, job)| self.job(*job))
     }
 
-    /// Failed jobs whose inputs are retained for another run, the one first that ended first.
+    /// Failed jobs whose inputs are retained for another run, in the order in which they ended.
     pub fn retained(&self) -> impl Iterator<Item = &Job> {
         self.retained.iter().filter_map(|(_, job)| self.job(*job))
     }

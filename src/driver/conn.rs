@@ -43,8 +43,8 @@ const _: () = assert!(
         == FRAME_BODY_BYTES_MAX as usize
 );
 
-/// A peer whose frames take longer than this is told of while their bytes come: what it has to say
-/// stands behind them.
+/// A frame that takes longer than this is reported while it is still arriving: what its peer says
+/// next comes behind it.
 pub(super) const LONG_FRAME: Duration = Duration::from_secs(2);
 
 /// When the leader ends a connection because of what the peer sent, the peer has this long to read

@@ -1,5 +1,5 @@
 //! Carries records to the log and back: each is committed when [`Single`](crate::consensus) says
-//! so, which is at once, or when it is synced if `Record::is_synced_first`.
+//! so, which is at once, or when it is synced if `leader/durable.rs` asks for that.
 //!
 //! A state machine of its own. Records go in through [`CommitLog::append`], the log thread reports
 //! progress through [`CommitLog::done`], and [`CommitLog::poll`] returns what follows.

@@ -15,13 +15,13 @@ use super::datasets::{
     Again, DatasetAction, DatasetEvent, Facts, MANIFEST, PACK, RestoredPart, Says, WorkerFacts,
     WorkerKind,
 };
+use super::failed_inputs::Retained;
 use super::pacing::{Memory, Posting};
 use super::peers::Peers;
 use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::refusal::RefusalText;
 use super::relay::{BlobId, Relay};
-use super::retained::Retained;
 use super::staging::NotStaged;
 use super::{Leader, LeaderConfig, Output};
 use crate::conn::DatasetSays;

@@ -103,7 +103,7 @@ impl Leader {
         self.config.relay.disk_reserve
     }
 
-    /// Whether what it has outlives it, in a word, for status.
+    /// The durability that status shows.
     pub(super) fn durability(&self) -> Durability {
         if self.log.is_durable() { Durability::Disk } else { Durability::Memory }
     }

@@ -15,7 +15,7 @@
 //! | `pacing` | when a peer is sent its next large frame | `tasks.rs`, `deliver.rs` |
 //! | `relay` | how chunks move | `transfers.rs`, `waiting.rs` |
 //! | `job_blobs` | which job a blob belongs to | `transfers.rs` |
-//! | `retained` | which failed job loses its inputs first to make room | `retained.rs` |
+//! | `failed_inputs` | which failed job loses its inputs first to make room | `failed_inputs.rs` |
 //! | `retention` | which result is removed first to make room | `retention.rs` |
 //! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
 //! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
@@ -32,6 +32,7 @@ mod datasets_wiring;
 mod deliver;
 mod durable;
 mod explain;
+mod failed_inputs;
 mod following;
 mod follows;
 mod gathered;
@@ -53,7 +54,6 @@ mod recover;
 mod refusal;
 mod relay;
 mod request;
-mod retained;
 mod retention;
 mod staging;
 mod stand_in;
@@ -86,6 +86,7 @@ use crate::store::blobs::DiskDone;
 use crate::summed::Summed;
 use commit_log::CommitLog;
 use datasets::{DatasetEvent, Datasets};
+use failed_inputs::Retained;
 use follows::{FollowEvent, Follows};
 use job_blobs::Blobs;
 use large_frames::LargeFrames;
@@ -95,7 +96,6 @@ use peers::Peers;
 use progress::Progresses;
 use questions::{Asked, QuestionEvent, Questions};
 use relay::Relay;
-use retained::Retained;
 use retention::Retention;
 use staging::Stagings;
 use tasks::{HeldBack, Task, Turn};

@@ -33,6 +33,9 @@ use job_waits::JobWaits;
 /// that at a time.
 const QUESTIONS_WAITING_MAX: usize = 256;
 
+/// Bytes of the name that who asks gives himself.
+const NAME_BYTES_MAX: usize = 255;
+
 /// How often files that nothing refers to are looked for.
 const LIST_EVERY: Duration = Duration::from_secs(300);
 
@@ -281,8 +284,9 @@ impl Questions {
             Question::DlqPurge(ask::DlqPurge { which }) => {
                 self.operate(Some(by), Operation::Purge { job: one_of(&which) });
             }
-            Question::Cancel(ask::Cancel { job_id }) => {
-                self.operate(Some(by), Operation::Cancel { job: JobId(job_id), by: peer });
+            Question::Cancel(ask::Cancel { job_id, by: name }) => {
+                let name = name.and_then(named).unwrap_or(peer);
+                self.operate(Some(by), Operation::Cancel { job: JobId(job_id), by: name });
             }
             Question::BlobGc(_) if !self.durable => {
                 self.answer(by, Err(nothing_to("collect").into()))
@@ -435,6 +439,14 @@ fn one_of(which: &Which) -> Option<JobId> {
         Which::One(job) => Some(JobId(*job)),
         Which::All => None,
     }
+}
+
+/// What somebody calls himself, if it can be shown to others.
+fn named(name: String) -> Option<Arc<str>> {
+    let is_shown = !name.trim().is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && !name.contains(|c: char| c.is_control());
+    is_shown.then(|| name.into())
 }
 
 impl From<OperateError> for Failure {

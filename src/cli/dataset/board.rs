@@ -9,6 +9,7 @@ use serde_json::{Map, json};
 
 use crate::answers::{AtWorker, AtWorkerState};
 use crate::cli::progress::{Meter, Progress, Said, Teller, Worth, moving};
+use crate::cli::terminal::width as columns_of;
 use crate::cli::{Output, about, printable};
 use crate::client::dataset::PutEvent;
 use crate::units::{ByteSize, Count};
@@ -156,7 +157,7 @@ fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<Strin
     sorted.sort_by_key(|(_, row)| order(&row.state));
     let called =
         |id: &str, row: &Row| if row.name.is_empty() { id.to_owned() } else { row.name.clone() };
-    let width = sorted.iter().map(|(id, row)| called(id, row).chars().count()).max().unwrap_or(0);
+    let width = sorted.iter().map(|(id, row)| columns_of(&called(id, row))).max().unwrap_or(0);
     let shown = sorted.iter().take(WORKERS_SHOWN_MAX).map(|(id, row)| {
         let bytes = match row.total {
             0 => String::new(),
@@ -165,11 +166,9 @@ fn rows(rows: &BTreeMap<String, Row>, rates: &HashMap<String, u64>) -> Vec<Strin
         let rate =
             rates.get(*id).map(|rate| format!("  {}/s", ByteSize(*rate))).unwrap_or_default();
         let text = if row.text.is_empty() { String::new() } else { format!("  {}", row.text) };
-        format!(
-            "  {:width$}  {:8}{bytes}{rate}{text}",
-            called(id, row),
-            printable(row.state.as_str())
-        )
+        let name = called(id, row);
+        let blanks = " ".repeat(width.saturating_sub(columns_of(&name)));
+        format!("  {name}{blanks}  {:8}{bytes}{rate}{text}", printable(row.state.as_str()))
     });
     let more = sorted.len().saturating_sub(WORKERS_SHOWN_MAX);
     shown.chain((more > 0).then(|| format!("  and {more} more workers"))).collect()

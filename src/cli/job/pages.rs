@@ -88,7 +88,7 @@ pub(in crate::cli) async fn ids(
     Ok(ids)
 }
 
-/// A leader of before does not know the question: then what is needed is said.
+/// An older leader does not know the question: the error says what is needed.
 pub(super) fn newer(leader: &str, error: ClientError) -> anyhow::Error {
     let is_older = matches!(
         &error,

@@ -91,7 +91,7 @@ async fn operation<D: Unpin + 'static>(held: D, entry: squeue::Entry) -> (io::Re
     done
 }
 
-/// Lets others have their turn, and whatever came be seen. The ring is told of operations when the
+/// Yields, so that other tasks run and completions are noticed. The ring is told of operations when the
 /// thread is about to sleep; a task that is always ready would keep it from that, so it waits for
 /// the ring itself if there is something to be told.
 async fn pause() {

@@ -650,8 +650,8 @@ impl Step<'_> {
                 } else {
                     self.tell_not_coming(worker, &cache);
                 }
-                // What it has of before the dataset was replaced is for no job; nothing is replaced
-                // before it is kept.
+                // No job needs what it holds of the replaced version; nothing is replaced before it
+                // is kept.
                 if let Some(dataset) = self.facts.dataset(&cache) {
                     self.release_old(worker, &dataset);
                 }

@@ -20,7 +20,7 @@ use crate::store::replay::Key;
 /// Payloads that are read at a time.
 const READS_MAX: usize = 32;
 
-/// And so many bytes, of which one payload may have more.
+/// Bytes that are read at a time. A single larger payload is read alone.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
 /// What the payloads want done.

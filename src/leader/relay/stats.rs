@@ -1,4 +1,4 @@
-//! Reports the relay's fill level.
+//! Reports the relay's fill level, and refuses blobs beyond what may be known at a time.
 
 use super::Relay;
 use super::blob::{Blob, BlobId};
@@ -33,7 +33,7 @@ pub struct RelayStats {
     pub connections: usize,
     /// Chunks that were handed to connections and are not sent.
     pub chunks_out: u32,
-    /// Chunks that was spliced while they came, since the start.
+    /// Chunks that were spliced as they arrived, since the start.
     pub spliced: u64,
     /// Chunks that broke while they were spliced, since the start.
     pub voided: u64,

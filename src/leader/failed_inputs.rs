@@ -1,8 +1,8 @@
 //! Decides which failed jobs lose their inputs before their time (`--result-ttl`). As long as a
 //! failed job has them, it can run again without another upload.
 //!
-//! Inputs of failed jobs make room before anything else does, and count toward no limit that new
-//! jobs, uploads or datasets meet. [`Retained`] decides from the sizes reported to it, and sees
+//! Inputs of failed jobs make room after orphaned packs and before results, and count toward no limit
+//! that new jobs, uploads or datasets meet. [`Retained`] decides from the sizes reported to it, and sees
 //! nothing else of the leader.
 
 use std::collections::{BTreeMap, HashMap};
