@@ -120,6 +120,10 @@ fn render(status: &Status) -> String {
     if leader.durability == Durability::Disk {
         lines.push_str(&on_disk(leader));
     }
+    if let Some(trouble) = &leader.disk.disk_trouble {
+        let who = if leader.results_waiting > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
+        lines.push_str(&format!("        {who} WAIT: {}\n", printable(trouble)));
+    }
     for (what, table) in [
         ("workers", workers_table(workers)),
         ("clients", clients_table(clients)),
@@ -216,10 +220,6 @@ fn on_disk(leader: &LeaderStatus) -> String {
             ByteSize(bytes),
             said(disk.recycled_bytes_max.map(ByteSize))
         ));
-    }
-    if let Some(trouble) = &disk.disk_trouble {
-        let who = if leader.results_waiting > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
-        lines.push_str(&format!("        {who} WAIT: {}\n", printable(trouble)));
     }
     if let Some(trouble) = &log.log_trouble {
         lines.push_str(&format!("        JOBS WAIT: {}\n", printable(trouble)));
