@@ -162,8 +162,7 @@ impl Relay {
 
     /// Why uploads wait for room in the spool, and how many do.
     pub(in crate::leader) fn spool_short(&self) -> Option<(usize, String)> {
-        let is_upload =
-            |id: &BlobId| self.blobs.get(id).is_some_and(|blob| !blob.is_of_result());
+        let is_upload = |id: &BlobId| self.blobs.get(id).is_some_and(|blob| !blob.is_of_result());
         let waiting = self.without_room().filter(|(id, _)| is_upload(id)).count();
         (waiting > 0).then(|| (waiting, self.why_spool_full()))
     }
