@@ -335,7 +335,11 @@ impl Session {
         self.role = Role::Client { id: id.clone() };
         self.names_bytes = id.0.len() as u64;
         let cap = config.as_ref().map(|config| config.cap_for(head.subject));
-        let peer = if is_ours { ClientPeer::Heft } else { ClientPeer::Classic };
+        let peer = match (is_ours, head.subject) {
+            (true, "") => ClientPeer::Asker,
+            (true, _) => ClientPeer::Heft,
+            (false, _) => ClientPeer::Classic,
+        };
         let event = Event::ClientHello { conn: self.conn, client: id, cap, peer };
         Ok(self.announced(config.and_then(|config| config.heft), event))
     }

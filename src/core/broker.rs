@@ -246,9 +246,10 @@ impl Broker {
         &self.queues
     }
 
-    /// The clients that are connected or have jobs that run, in the order of their ids.
+    /// The clients that are connected, but for those that came to ask, and those whose jobs run, in
+    /// the order of their ids.
     pub fn clients(&self) -> BTreeSet<&ClientId> {
-        self.clients.conns_of.keys().chain(self.state.running_clients()).collect()
+        self.clients.named().chain(self.state.running_clients()).collect()
     }
 
     /// How many connections a client has.

@@ -18,6 +18,8 @@ use super::worker::Hello;
 pub enum ClientPeer {
     /// It knows its jobs by their ids, and drops results of others.
     Heft,
+    /// The same, and it gave no id of its own: it came to ask.
+    Asker,
     /// It accepts any result, even one of a job that an earlier run of its program submitted.
     Classic,
 }

@@ -73,6 +73,8 @@ pub(super) struct Clients {
     pub(super) caps_named: BTreeMap<ClientId, u32>,
     /// Connections of classic ones.
     classic: BTreeMap<ConnId, ClassicClient>,
+    /// Connections that came to ask: nobody knows the ids that they were given.
+    askers: BTreeSet<ConnId>,
     /// Where jobs were submitted last, connected or not.
     pub(super) submitters: HashMap<JobId, ConnId>,
 }
@@ -82,6 +84,12 @@ impl Clients {
     pub(super) fn forget_submitter(&mut self, job: JobId) {
         self.submitters.remove(&job);
         give_back(&mut self.submitters);
+    }
+
+    /// Those that are connected, but for those that came to ask.
+    pub(super) fn named(&self) -> impl Iterator<Item = &ClientId> {
+        let is_named = |conns: &BTreeSet<ConnId>| !conns.is_subset(&self.askers);
+        self.conns_of.iter().filter(move |(_, conns)| is_named(conns)).map(|(client, _)| client)
     }
 
     /// Connections and clients name each other.
@@ -137,6 +145,9 @@ impl Broker {
         match peer {
             // It submits its jobs again, or asks for results.
             ClientPeer::Heft => {}
+            ClientPeer::Asker => {
+                self.clients.askers.insert(conn);
+            }
             ClientPeer::Classic => {
                 let from = self.now.plus(REDELIVERY_WAIT);
                 self.clients.classic.insert(conn, ClassicClient { from, newest: None });
@@ -187,6 +198,7 @@ impl Broker {
     }
 
     pub(super) fn client_left(&mut self, conn: ConnId) {
+        self.clients.askers.remove(&conn);
         if let Some(classic) = self.clients.classic.remove(&conn) {
             self.due.remove(&(classic.from, Due::Redeliver(conn)));
         }
