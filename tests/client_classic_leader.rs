@@ -74,6 +74,10 @@ fn what_a_classic_leader_ignores_is_said_and_the_job_runs() {
     }
     let (code, _, err) = heft(&["submit", &address, "echo", "--timeout", "30s"]);
     assert_eq!((code, err.contains("classic")), (Some(0), false), "{err}");
+    let (code, out, err) = heft(&["submit", &address, "echo", "--timeout", "30s", "-o", "json"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let shown: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(shown["ended"] == "ok" && shown["worker"].is_null(), "{shown:#}");
 }
 
 #[test]

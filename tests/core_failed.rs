@@ -9,7 +9,7 @@ use heft::core::event::Operation;
 use heft::core::ids::JobId;
 use heft::core::job::InputsState;
 use heft::core::{Config, Event};
-use rig::{Rig, SECOND, announced, id, job, job_to_all};
+use rig::{Rig, SECOND, announced, id, job, job_to_all, worker_id};
 
 /// Alice's first job failed at a worker.
 fn failed_with(config: Config) -> Rig {
@@ -55,6 +55,9 @@ fn dl05_a_failed_job_runs_again_with_its_inputs_and_its_new_result_is_the_one_th
         "s1: assign j1.2#2",
     ]);
     assert_eq!(rig.broker.state().retained_count(), 0);
+    let earlier: Vec<_> =
+        rig.job(1).earlier.iter().map(|of| (of.run.0, of.attempt.0, of.worker, of.why)).collect();
+    assert_eq!(earlier, [(1, 1, worker_id("s1"), None)], "it returned a result");
     rig.ack("s1", 1);
     rig.expect(["+ack j1.2 r2 ok s1", "s1: settle j1.2", "drop input j1", "alice: result j1.2"]);
     // The end of its first run is not that of its second.

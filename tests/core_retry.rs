@@ -357,6 +357,10 @@ fn dl02_a_revived_job_runs_again_and_its_result_replaces_the_stored_one() {
         (rig.job(1).spent, rig.job(1).history.len(), rig.broker.state().dead().count()),
         (0, 0, 0)
     );
+    // Its new run has all its attempts, and those of the first are remembered.
+    let earlier: Vec<_> =
+        rig.job(1).earlier.iter().map(|of| (of.run.0, of.attempt.0, of.why)).collect();
+    assert_eq!(earlier, [(1, 1, Some(AttemptEnd::WorkerLost))]);
     rig.classic("s2", "calcA", 1);
     rig.expect(["+assign j1.2#2 s2", "s2: assign j1.2#2"]);
     rig.submit(job(1));

@@ -113,6 +113,8 @@ fn job_result(fields: &Value) -> JobResult {
         attempts: number(fields, "Attempts"),
         run: number(fields, "Run"),
         exit_code: number(fields, "ExitCode"),
+        signal: number(fields, "Signal"),
+        timed_out_ms: number(fields, "TimedOutMs"),
         archive: fields.get("Archive").map(blob),
         no_room: fields.get("NoRoom").and_then(Value::as_bool).unwrap_or_default(),
         no_directory: fields.get("NoDirectory").and_then(Value::as_bool).unwrap_or_default(),

@@ -106,9 +106,12 @@ fn job_result() -> impl Strategy<Value = JobResult> {
         option::of(any::<u32>()),
         option::of(any::<u32>()),
         option::of(any::<i32>()),
+        option::of(any::<i32>()),
+        option::of(any::<u64>()),
     );
     let blobs = (option::of(blob()), option::of(blob()), option::of(blob()));
-    (classic, ours, blobs).prop_map(|(classic, (dead, attempts, run, exit_code), blobs)| {
+    (classic, ours, blobs).prop_map(|(classic, ours, blobs)| {
+        let (dead, attempts, run, exit_code, signal, timed_out_ms) = ours;
         let (archive, stdout_blob, stderr_blob) = blobs;
         let (job_id, client_id, exec_name, status, stdout, stderr, output_archive) = classic;
         let status = JobStatus::from(status);
@@ -121,6 +124,8 @@ fn job_result() -> impl Strategy<Value = JobResult> {
             attempts,
             run,
             exit_code,
+            signal,
+            timed_out_ms,
             archive,
             stdout_blob,
             stderr_blob,
@@ -437,6 +442,8 @@ proptest! {
         prop_assert_eq!(&value["Stderr"], &json!(model.stderr));
         prop_assert_eq!(value["OutputArchive"].is_null(), model.output_archive.is_none());
         prop_assert_eq!(value.get("ExitCode").cloned(), model.exit_code.map(Value::from));
+        prop_assert_eq!(value.get("Signal").cloned(), model.signal.map(Value::from));
+        prop_assert_eq!(value.get("TimedOutMs").cloned(), model.timed_out_ms.map(Value::from));
     }
 
     #[test]

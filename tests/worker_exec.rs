@@ -352,6 +352,7 @@ async fn a_signal_death_is_said() {
     let result = bench.script("kill -9 $$").await;
     assert_eq!((result.status, result.exit_code), (JobStatus::Failed, None));
     assert!(result.stderr.contains("ended by signal 9"), "{}", result.stderr);
+    assert_eq!((result.exit_code, result.signal, result.timed_out_ms), (None, Some(9), None));
 }
 
 #[tokio::test]
@@ -367,6 +368,8 @@ async fn a_job_that_hangs_is_killed_at_its_time_limit_with_all_it_started() {
     bench.program("x", &format!("sleep 600 & echo $! > {pid_file}; echo begun; sleep 600"));
     let limited = JobRequest { time_limit_ms: Some(300), ..request("x") };
     let result = bench.run(limited).await;
+    // Its worker ended it, and that is no signal of its own.
+    assert_eq!((result.exit_code, result.signal, result.timed_out_ms), (None, None, Some(300)));
     assert_eq!((result.status, result.stdout.as_str()), (JobStatus::Failed, "begun\n"));
     assert!(
         result.stderr.starts_with("stopped: the job ran longer than its time limit of 300ms"),

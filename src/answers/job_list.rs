@@ -95,7 +95,8 @@ pub struct JobShown {
     pub can_retry: bool,
     /// What its request says, as long as the leader has it.
     pub request: Option<RequestShown>,
-    /// The attempts of this run, at most 64 of those that ended without a result.
+    /// The attempts: at most 64 of earlier runs, and of this run at most 64 of those that ended
+    /// without a result.
     pub attempts: Vec<AttemptRow>,
     /// The parts of a job to all workers, at most 1,000.
     pub children: Vec<ChildRow>,
@@ -140,6 +141,10 @@ pub struct InputRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AttemptRow {
+    /// Of which run it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<u32>,
+    /// Its number, over all runs.
     pub attempt: u32,
     pub worker: String,
     /// What the worker calls itself, if the leader knows it.
@@ -170,6 +175,12 @@ pub struct ResultShown {
     /// As it stands in the result.
     pub status: String,
     pub exit_code: Option<i32>,
+    /// The signal that ended the program, unless its worker sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The time limit that it ran past, for which its worker stopped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed_out_ms: Option<u64>,
     /// Bytes of the program's standard output, of its standard error and of the archive.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,

@@ -148,7 +148,7 @@ async fn get_and_show(
             let asker = Asker { client, progress: *progress };
             show_all(&show_args, &asker, &result, &children).await
         }
-        None => show(&show_args, &result, &finished).await,
+        None => show(&show_args, client, &result, &finished).await,
     };
     shown.map(|shown| shown.code)
 }

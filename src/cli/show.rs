@@ -12,6 +12,7 @@ use uuid::Uuid;
 use chunking::message::Purpose;
 use serde_json::{Value, json};
 
+use super::ending::{Whereabouts, ended, how_it_failed, timed_out, was_cancelled};
 use super::exit::FAILED;
 use super::files::{Beside, Files, Found, Saved};
 use super::gaps::{Gap, gaps, print_beginning};
@@ -20,7 +21,7 @@ use super::out::OutArgs;
 use super::progress::Progress;
 use super::reach::Leader;
 use super::{Output, Unwritten, note, print_json, print_to, say};
-use crate::client::{Finished, Part};
+use crate::client::{Client, Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
 /// Why a part is not here, if nobody said why.
@@ -75,9 +76,10 @@ pub(crate) struct Shown {
     pub(crate) is_safe: bool,
 }
 
-/// Shows a result.
+/// Shows a result, and where its job ran.
 pub(crate) async fn show(
     args: &Show<'_>,
+    client: &Client,
     result: &JobResult,
     finished: &Finished,
 ) -> anyhow::Result<Shown> {
@@ -87,6 +89,7 @@ pub(crate) async fn show(
         None => Beside::Missing(gaps.iter().find_map(Gap::of_archive).unwrap_or(NOT_FETCHED)),
     };
     let job = result.job_id;
+    let whereabouts = Whereabouts::ask(client, job, args.output, args.progress).await;
     let wants_files = args.out.out.is_some() || args.out.save_archive.is_some();
     let found = if wants_files { Found::of(result, archive) } else { Found::None };
     let saved = match &args.out.save_archive {
@@ -109,6 +112,7 @@ pub(crate) async fn show(
         Output::Table => {
             printed = show_output(finished, Purpose::Stdout, &result.stdout, &mut io::stdout())
                 .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
+            whereabouts.say(job);
             say_end(args.leader, result);
             if let (false, Some(archive)) = (wants_files, &result.archive) {
                 note(&format!(
@@ -128,6 +132,7 @@ pub(crate) async fn show(
         Output::Json | Output::Jsonl => {
             let mut shown = as_json(result);
             if let Value::Object(members) = &mut shown {
+                whereabouts.put(members);
                 saved.put(members);
                 if let Some(files) = &files {
                     files.put(members);
@@ -189,10 +194,6 @@ pub(crate) fn say_end(leader: &Leader, result: &JobResult) {
         }
         JobStatus::Failed if was_cancelled(result) => say(&format!("job {job} was cancelled")),
         JobStatus::Failed => {
-            let code = result
-                .exit_code
-                .map(|code| format!(", its exit code is {code}"))
-                .unwrap_or_default();
             let attempts = result.attempts.filter(|attempts| *attempts > 1);
             let attempts =
                 attempts.map(|attempts| format!(", after {attempts} attempts")).unwrap_or_default();
@@ -204,7 +205,12 @@ pub(crate) fn say_end(leader: &Leader, result: &JobResult) {
             } else {
                 String::new()
             };
-            say(&format!("job {job} FAILED{code}{attempts}{dead}"));
+            match result.timed_out_ms {
+                Some(limit) => {
+                    say(&format!("job {job} timed out: {}{attempts}{dead}", timed_out(limit)));
+                }
+                None => say(&format!("job {job} FAILED{}{attempts}{dead}", how_it_failed(result))),
+            }
         }
         JobStatus::Duplicate => say(&format!(
             "job {job} had run before and its result is lost (DUPLICATE): submit it anew if running it twice does no harm"
@@ -213,20 +219,15 @@ pub(crate) fn say_end(leader: &Leader, result: &JobResult) {
     }
 }
 
-/// Whether a result that says FAILED is what a leader makes for a job that was cancelled: no
-/// program ended for it.
-fn was_cancelled(result: &JobResult) -> bool {
-    let says_so = result.stderr.trim_start_matches("heft: ").starts_with("cancelled by ");
-    says_so && result.exit_code.is_none() && result.stdout.is_empty()
-}
-
 pub(crate) fn as_json(result: &JobResult) -> Value {
     json!({
         "job_id": result.job_id,
         "client_id": result.client_id,
         "exec": result.exec_name,
         "status": if result.is_lost() { LOST } else { result.status.as_str() },
+        "ended": ended(result),
         "exit_code": result.exit_code,
+        "signal": result.signal,
         "attempts": result.attempts,
         "run": result.run,
         "dead": result.dead,

@@ -11,6 +11,7 @@ use chunking::message::Purpose;
 use serde_json::{Value, json};
 
 use super::children::{Child, Held, lines};
+use super::ending::how_it_failed;
 use super::exit::FAILED;
 use super::files::{Beside, Files, Found};
 use super::gaps::{Gap, gaps};
@@ -174,9 +175,8 @@ async fn take_files(
 
 fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
     let Got { worker, result, finished, .. } = got;
-    let code = result.exit_code.filter(|code| *code != 0);
-    let code = code.map(|code| format!(", its exit code is {code}")).unwrap_or_default();
-    let head = format!("== worker {worker}: {}{code}\n", printable(result.status.as_str()));
+    let how = if result.exit_code == Some(0) { String::new() } else { how_it_failed(result) };
+    let head = format!("== worker {worker}: {}{how}\n", printable(result.status.as_str()));
     let end: &[u8] = if ends_line(finished, &result.stdout) { b"" } else { b"\n" };
     let mut printed = print(head.as_bytes())
         .and_then(|()| {

@@ -16,7 +16,6 @@ use crate::model::limits::TAG_BYTES_MAX;
 use crate::model::{Deliver, JobRequest, JobResult, JobStatus};
 use crate::transfer::{Compression, Source};
 use crate::units::{ByteSize, Span};
-use base64::Engine;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -24,6 +23,7 @@ use tokio::sync::mpsc;
 
 use super::children::{Child, children};
 use super::dataset::select::{self, Selected, resolve};
+use super::ending::Whereabouts;
 use super::exit::{TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
 use super::interrupts::{Interrupt, interrupts};
@@ -34,6 +34,7 @@ use super::out::OutArgs;
 use super::output::{OUTPUT_VARIABLE, print_id, with_code};
 use super::progress::Progress;
 use super::queued::Why;
+use super::raw::show_raw;
 use super::reach::{Leader, Leaders};
 use super::show::{Show, Shown, show};
 use super::show_children::{Asker, show_all};
@@ -422,7 +423,8 @@ async fn show_end(
     let result = match finished.result() {
         Ok(result) => result,
         Err(_) if args.raw => {
-            let code = show_raw(args, job, &finished.payload)?;
+            let whereabouts = Whereabouts::ask(client, job, args.output, args.progress).await;
+            let code = show_raw(args.output, &whereabouts, job, &finished.payload)?;
             return Ok(Shown { code, is_safe: true });
         }
         Err(source) => return Err(JobError::BadResult { job, source }.into()),
@@ -433,7 +435,7 @@ async fn show_end(
             .await;
     }
     tokio::select! {
-        shown = show(show_args, &result, finished) => shown,
+        shown = show(show_args, client, &result, finished) => shown,
         Some(interrupt) = interrupts.recv() => {
             let retry = show_args.retry(job, args.out.out.as_deref());
             say(&format!("left before the job's files were here, and what there was of them is removed; {retry}"));
@@ -738,18 +740,6 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-fn show_raw(args: &SubmitArgs, job: uuid::Uuid, payload: &[u8]) -> anyhow::Result<ExitCode> {
-    match args.output {
-        Output::Table => print(payload)?,
-        Output::Json | Output::Jsonl => {
-            let text = base64::engine::general_purpose::STANDARD.encode(payload);
-            print_json(&json!({"job_id": job, "status": "RAW", "payload_base64": text}))?;
-        }
-        Output::Quiet => {}
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What stands in place of a result.

@@ -76,6 +76,21 @@ pub struct AttemptNote {
     pub ended: Option<Micros>,
 }
 
+/// An attempt of a run before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierAttempt {
+    pub run: Run,
+    pub attempt: Attempt,
+    /// At which worker.
+    pub worker: WorkerId,
+    /// How it ended; none if it returned the result that ended the run, which was not OK.
+    pub why: Option<AttemptEnd>,
+    /// When the worker was given the job, if that is known.
+    pub began: Option<Micros>,
+    /// When the attempt ended, if that is known.
+    pub ended: Option<Micros>,
+}
+
 /// When things happened to a job, as far as that is known: older logs and snapshots do not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
@@ -130,6 +145,9 @@ pub struct Job {
     pub spent: u32,
     /// Attempts of this run that ended without a result.
     pub history: Vec<AttemptNote>,
+    /// Attempts of the runs before it, the oldest first. They are shown, and nothing follows from
+    /// them.
+    pub earlier: Box<[EarlierAttempt]>,
     /// The job to all workers it is a child of, and the worker it is for.
     pub child_of: Option<(JobId, WorkerId)>,
     /// The children of a job to all workers.
@@ -151,6 +169,7 @@ impl Job {
             attempt: Attempt(0),
             spent: 0,
             history: Vec::new(),
+            earlier: Box::default(),
             child_of: None,
             children: Vec::new(),
             delivered: false,
@@ -174,6 +193,34 @@ impl Job {
             Phase::Queued { .. } | Phase::Leased { .. } | Phase::Gathering { .. } => false,
             Phase::Done { .. } | Phase::Dead { .. } => true,
         }
+    }
+
+    /// The attempts of the runs before the next one, at most so many: the oldest are left out.
+    pub(super) fn attempts_so_far(&self, max: usize) -> Box<[EarlierAttempt]> {
+        let run = self.run;
+        let mut attempts = self.earlier.to_vec();
+        attempts.extend(self.history.iter().map(|note| {
+            let AttemptNote { attempt, worker, why, began, ended } = *note;
+            EarlierAttempt { run, attempt, worker, why: Some(why), began, ended }
+        }));
+        if let Phase::Done { at, ending: Ending::Returned { worker, .. } } = self.phase {
+            // The worker of an attempt that is noted was late, and the first all the same (C07).
+            let is_noted = self.history.last().is_some_and(|note| note.attempt == self.attempt);
+            let mut of_run = attempts.iter_mut().filter(|attempt| is_noted && attempt.run == run);
+            match of_run.rfind(|attempt| attempt.worker == worker) {
+                Some(late) => late.why = None,
+                None => attempts.push(EarlierAttempt {
+                    run,
+                    attempt: self.attempt,
+                    worker,
+                    why: None,
+                    began: self.times.assigned,
+                    ended: Some(at),
+                }),
+            }
+        }
+        attempts.drain(..attempts.len().saturating_sub(max));
+        attempts.into()
     }
 
     /// Whether it has ended and can have another run.

@@ -235,6 +235,11 @@ impl Broker {
                 || self.placement.refusals.get(worker.id, exec).is_some())
     }
 
+    /// What a worker said when it handed back a job of this program, as long as it is avoided.
+    pub fn refusal(&self, worker: WorkerId, exec: &str) -> Option<&Refusal> {
+        self.placement.refusals.get(worker, exec)
+    }
+
     /// The pairs that are avoided at a worker.
     pub fn avoided_at(&self, worker: WorkerId) -> impl Iterator<Item = (&Arc<str>, &Refusal)> {
         self.placement.refusals.of(worker)

@@ -568,6 +568,7 @@ impl State {
         }
         let result = job.returned().map(|(_, result)| result);
         self.retained.remove(&(at, id));
+        job.earlier = job.attempts_so_far(HISTORY_MAX);
         job.run = job.run.next();
         job.spent = 0;
         job.history.clear();

@@ -19,7 +19,8 @@ use crate::answers::{
 };
 use crate::core::action::OperateError;
 use crate::core::ids::{JobId, Micros, ResultId, WorkerId};
-use crate::core::job::{Ending, Job, Phase};
+use crate::core::job::{EarlierAttempt, Ending, Job, Phase};
+use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JsonModel, Source};
 use crate::store::replay::Key;
 
@@ -149,10 +150,44 @@ impl Leader {
         })
     }
 
-    /// The attempts of a job's run: those that ended without a result, then the one that has the
-    /// job, or that ended it.
+    /// The attempts of a job: those of earlier runs, those of this run that ended without a result,
+    /// then the one that has the job, or that ended it.
     fn attempts_of(&self, job: &Job) -> Vec<AttemptRow> {
+        let mut rows: Vec<AttemptRow> =
+            job.earlier.iter().map(|attempt| self.earlier_attempt(job, attempt)).collect();
+        rows.extend(self.attempts_of_run(job));
+        rows
+    }
+
+    fn earlier_attempt(&self, job: &Job, of: &EarlierAttempt) -> AttemptRow {
+        AttemptRow {
+            run: Some(of.run.0),
+            attempt: of.attempt.0,
+            worker: of.worker.to_string(),
+            worker_name: self.name_of_worker(of.worker),
+            began_ms: self.ms_ago(of.began),
+            ended_ms: self.ms_ago(of.ended),
+            why: match of.why {
+                Some(why) => self.why_over(job, of.worker, why),
+                None => "it ended FAILED".to_owned(),
+            },
+        }
+    }
+
+    /// How an attempt ended without a result. Of a program that could not be started it is known
+    /// what the worker said, as long as it is not given that program.
+    fn why_over(&self, job: &Job, worker: WorkerId, why: AttemptEnd) -> String {
+        let refusal = self.broker.refusal(worker, &job.submission.exec);
+        let refusal = refusal.filter(|_| why == AttemptEnd::NoProgram);
+        match refusal.map(|refusal| &*refusal.why).filter(|said| !said.is_empty()) {
+            Some(said) => format!("{}: {said}", why.text()),
+            None => why.text().to_owned(),
+        }
+    }
+
+    fn attempts_of_run(&self, job: &Job) -> Vec<AttemptRow> {
         let row = |attempt, worker: WorkerId, began, ended, why: &str| AttemptRow {
+            run: Some(job.run.0),
             attempt,
             worker: worker.to_string(),
             worker_name: self.name_of_worker(worker),
@@ -162,7 +197,10 @@ impl Leader {
         };
         let notes = job.history.iter();
         let mut rows: Vec<AttemptRow> = notes
-            .map(|note| row(note.attempt.0, note.worker, note.began, note.ended, note.why.text()))
+            .map(|note| {
+                let why = self.why_over(job, note.worker, note.why);
+                row(note.attempt.0, note.worker, note.began, note.ended, &why)
+            })
             .collect();
         let (attempt, began) = (job.attempt.0, job.times.assigned);
         match &job.phase {
@@ -208,6 +246,8 @@ impl Leader {
             archive_bytes: of(&result.archive, result.output_archive.as_ref().map_or(0, Vec::len)),
             status: result.status.as_str().to_owned(),
             exit_code: result.exit_code,
+            signal: result.signal,
+            timed_out_ms: result.timed_out_ms,
             lost: None,
         }
     }

@@ -129,6 +129,10 @@ pub struct JobResult {
     pub run: Option<u32>,
     /// Ours: what the program returned.
     pub exit_code: Option<i32>,
+    /// Ours: the signal that ended the program, unless its worker sent it.
+    pub signal: Option<i32>,
+    /// Ours: its worker stopped it, as it ran longer than this many milliseconds.
+    pub timed_out_ms: Option<u64>,
     /// Ours: the transfer that brings the archive.
     pub archive: Option<BlobRef>,
     /// Ours: the files it left behind have so many bytes, and were left out since they do not fit.
@@ -172,6 +176,8 @@ impl JobResult {
             attempts: None,
             run: None,
             exit_code: None,
+            signal: None,
+            timed_out_ms: None,
             archive: None,
             archive_lost: None,
             stdout_blob: None,
@@ -199,6 +205,8 @@ impl JsonModel for JobResult {
             "Attempts",
             "Run",
             "ExitCode",
+            "Signal",
+            "TimedOutMs",
             "Archive",
             "ArchiveLost",
             "StdoutBlob",
@@ -230,6 +238,8 @@ impl JsonModel for JobResult {
             attempts: object.whole("Attempts", 0, u32::MAX.into())?,
             run: object.whole("Run", 0, u32::MAX.into())?,
             exit_code: object.int32("ExitCode")?,
+            signal: object.int32("Signal")?,
+            timed_out_ms: object.whole("TimedOutMs", 0, u64::MAX)?,
             archive: blob("Archive")?,
             archive_lost: object.whole("ArchiveLost", 0, u64::MAX)?,
             stdout_blob: blob("StdoutBlob")?,
@@ -253,6 +263,8 @@ impl JsonModel for JobResult {
         object.whole_if_some("Attempts", self.attempts);
         object.whole_if_some("Run", self.run);
         object.whole_if_some("ExitCode", self.exit_code);
+        object.whole_if_some("Signal", self.signal);
+        object.whole_if_some("TimedOutMs", self.timed_out_ms);
         object.model_if_some("Archive", self.archive.as_ref());
         object.whole_if_some("ArchiveLost", self.archive_lost);
         object.model_if_some("StdoutBlob", self.stdout_blob.as_ref());

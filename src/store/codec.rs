@@ -14,7 +14,7 @@ mod phase;
 mod wire;
 
 use inputs::{Named, get_inputs, put_inputs};
-use phase::{get_phase, get_times, put_phase, put_times};
+use phase::{get_earlier, get_phase, get_times, put_earlier, put_phase, put_times};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::core::dataset::Dataset;
 use crate::core::event::{Inputs, Submission, WorkerClass};
 use crate::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
-use crate::core::job::{AttemptNote, Ending, InputsState, Job, Phase, Times};
+use crate::core::job::{AttemptNote, EarlierAttempt, Ending, InputsState, Job, Phase, Times};
 use crate::core::payload::FileNames;
 use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
@@ -91,6 +91,10 @@ mod tag {
     /// Before the phase: the times of the job, as far as they are known. A job of which none is
     /// known is as it was before there were any.
     pub(super) const TIMES: u8 = 7;
+    /// Before the times: the attempts of earlier runs, if there are any.
+    pub(super) const EARLIER: u8 = 8;
+    /// How an attempt of an earlier run ended, if with a result.
+    pub(super) const WITH_RESULT: u8 = 0;
 
     pub(super) const CLASSIC: u8 = 1;
     pub(super) const ONE_AT_A_TIME: u8 = 2;
@@ -112,6 +116,9 @@ const TEXT_BYTES_MIN: usize = 4;
 
 /// Bytes of an [`AttemptNote`]: attempt, worker, how it ended.
 const NOTE_BYTES: usize = 4 + UUID_BYTES + 1;
+
+/// Bytes of an [`EarlierAttempt`] whose times are not known.
+const EARLIER_BYTES_MIN: usize = 4 + NOTE_BYTES + 2;
 
 /// Bytes of texts and keys that are remembered to be shared. Peers choose them, and those of jobs
 /// that are long gone are among them.
@@ -551,6 +558,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         attempt,
         spent,
         history,
+        earlier,
         child_of,
         children,
         delivered,
@@ -588,6 +596,7 @@ pub fn put_job(job: &Job, out: &mut Vec<u8>) {
         put_uuid(child.0, out);
     }
     put_bool(*delivered, out);
+    put_earlier(earlier, out);
     put_times(times, history, out);
     put_phase(phase, out);
 }
@@ -626,6 +635,8 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
                 (reader.attempt()?, reader.worker()?, get_attempt_end(reader)?);
             Ok(AttemptNote { attempt, worker, why, began: None, ended: None })
         })?,
+        // They follow what is said of its children.
+        earlier: Box::default(),
         child_of: if reader.bool()? { Some((reader.job()?, reader.worker()?)) } else { None },
         children: reader.list(UUID_BYTES, Reader::job)?,
         delivered: reader.bool()?,
@@ -633,6 +644,7 @@ pub fn get_job(reader: &mut Reader<'_>, names: &mut Names) -> Result<Job, CodecE
         // It follows the times.
         phase: Phase::Queued { not_before: Micros(0) },
     };
+    job.earlier = get_earlier(reader)?;
     get_times(reader, &mut job)?;
     job.phase = get_phase(reader)?;
     if is_staged {

@@ -105,6 +105,9 @@ pub(super) async fn attempt<H: Handler>(
             StopReason::Cancelled { .. } => JobStatus::Cancelled,
             StopReason::TimeLimit(_) => JobStatus::Failed,
         };
+        if let StopReason::TimeLimit(limit) = reason {
+            result.timed_out_ms = Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        }
         let said = reason.to_string();
         if !result.stderr.starts_with(&said) {
             result.stderr = format!("{said}\n{}", result.stderr);

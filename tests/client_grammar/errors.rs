@@ -69,6 +69,24 @@ async fn a_result_that_is_not_there_is_exit_code_five_with_a_status_for_programs
 }
 
 #[tokio::test]
+async fn a_leader_that_does_not_say_where_a_job_ran_has_its_result_all_the_same() {
+    let leader = FakeLeader::start().await;
+    let line = ["submit", "calc", "-l", &leader.address];
+    let older = json!({"error": "unknown question: job.show"});
+    let ended = beside(heft(&[&line[..], &["-o", "json"]].concat()), refuse(&leader, &older)).await;
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.out);
+    let shown = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(faults(&schema("submit"), &shown), Vec::<String>::new());
+    assert_eq!((&shown["stdout"], &shown["ended"]), (&json!("forty-two\n"), &json!("ok")));
+    for member in ["worker", "worker_name", "attempt", "queued_ms", "ran_ms"] {
+        assert_eq!(shown.get(member), Some(&json!(null)), "{member}");
+    }
+    let ended = beside(heft(&[&line[..], &["-v"]].concat()), refuse(&leader, &older)).await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "forty-two\n"));
+    assert!(!ended.err.contains(": worker "), "{}", ended.err);
+}
+
+#[tokio::test]
 async fn a_real_leader_says_which_things_are_not_there() {
     let leader = procs::Leader::start(&[]);
     for line in ASKING {

@@ -8,6 +8,7 @@ use clap::Args;
 use super::ls::{age, ran, state_of};
 use super::pages::newer;
 use crate::answers::{InputRow, JobShown, RequestShown, ask};
+use crate::cli::ending::{signal_text, timed_out};
 use crate::cli::last::{JobRef, job_ref};
 use crate::cli::output::{self, OUTPUT_VARIABLE};
 use crate::cli::table::{Side, Table, said, text};
@@ -127,6 +128,8 @@ fn quoted(arg: &str) -> String {
 fn result(shown: &JobShown, lines: &mut Lines) {
     let Some(result) = &shown.result else { return };
     let mut parts = vec![text(&result.status)];
+    parts.extend(result.timed_out_ms.map(|limit| format!("timed out: {}", timed_out(limit))));
+    parts.extend(result.signal.map(signal_text));
     parts.extend(result.exit_code.map(|code| format!("exit code {code}")));
     let sizes = [
         ("stdout", result.stdout_bytes),
@@ -162,26 +165,32 @@ fn inputs(request: Option<&RequestShown>) -> String {
 }
 
 fn attempts(shown: &JobShown) -> String {
-    let mut table = Table::new(&[
+    // Most jobs have one run.
+    let first = if shown.job.run > 1 { 0 } else { 1 };
+    let heads = [
+        ("RUN", Side::Right),
         ("ATTEMPT", Side::Right),
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
         ("BEGAN", Side::Right),
         ("TOOK", Side::Right),
         ("HOW IT ENDED", Side::Left),
-    ]);
+    ];
+    let mut table = Table::new(heads.get(first..).unwrap_or_default());
     for attempt in &shown.attempts {
         let is_over = !attempt.why.is_empty();
         let took = attempt.began_ms.filter(|_| attempt.ended_ms.is_some() || !is_over);
         let took = took.map(|began| began.saturating_sub(attempt.ended_ms.unwrap_or(0)));
-        table.row([
+        let cells = [
+            said(attempt.run),
             attempt.attempt.to_string(),
             text(&attempt.worker),
             said(attempt.worker_name.as_ref()),
             said(attempt.began_ms.map(ago)),
             said(took.map(|ms| about(Duration::from_millis(ms)))),
             if is_over { text(&attempt.why) } else { "it has not".to_owned() },
-        ]);
+        ];
+        table.row(cells.into_iter().skip(first));
     }
     table.render()
 }
@@ -221,7 +230,7 @@ mod tests {
                            {"name": "b", "from": "dataset", "size": null, "cache_id": "models"}],
             },
             "attempts": [
-                {"attempt": 1, "worker": "w-1", "worker_name": "host-1", "began_ms": 60_000, "ended_ms": 30_000,
+                {"run": 1, "attempt": 1, "worker": "w-1", "worker_name": "host-1", "began_ms": 60_000, "ended_ms": 30_000,
                  "why": "the worker was lost"},
                 {"attempt": 2, "worker": "w-2", "began_ms": null, "ended_ms": null, "why": "it ended FAILED"},
             ],
@@ -250,11 +259,24 @@ a.bin  3 MiB  transfer  -
 b          -  dataset   models
 and 1 more
 
-ATTEMPT  WORKER  NAME     BEGAN  TOOK  HOW IT ENDED
-      1  w-1     host-1  1m ago   30s  the worker was lost
-      2  w-2     -            -     -  it ended FAILED
+RUN  ATTEMPT  WORKER  NAME     BEGAN  TOOK  HOW IT ENDED
+  1        1  w-1     host-1  1m ago   30s  the worker was lost
+  -        2  w-2     -            -     -  it ended FAILED
 ";
         assert_eq!(render(&serde_json::from_value(shown).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_failed_job_says_what_ended_its_program() {
+        let shown = |result: serde_json::Value| {
+            let shown = json!({"job_id": "j-1", "state": "failed", "result": result});
+            render(&serde_json::from_value(shown).unwrap())
+        };
+        let text = shown(json!({"status": "FAILED", "signal": 11}));
+        assert!(text.contains("result      FAILED, signal 11 (SIGSEGV)\n"), "{text}");
+        let text = shown(json!({"status": "FAILED", "timed_out_ms": 500}));
+        let line = "result      FAILED, timed out: it ran longer than its --time-limit of 500ms\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

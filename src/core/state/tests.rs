@@ -122,6 +122,85 @@ fn a_log_that_names_no_moments_is_read_and_the_times_are_unknown() {
     assert_eq!(times(&state), (Some(Micros(1)), None));
 }
 
+/// The same records, of another run.
+fn in_run(run: u32, mut record: Record) -> Record {
+    if let Record::Assign { run: of, .. }
+    | Record::Requeue { run: of, .. }
+    | Record::Ack { run: of, .. } = &mut record
+    {
+        *of = Run(run);
+    }
+    record
+}
+
+fn failed(mut ack: Record) -> Record {
+    if let Record::Ack { ok, .. } = &mut ack {
+        *ok = false;
+    }
+    ack
+}
+
+fn revive(run: u32) -> Record {
+    Record::Revive { job: id(1), run: Run(run) }
+}
+
+/// Run, attempt, worker, why, began and ended of all attempts of earlier runs.
+fn earlier(state: &State) -> Vec<(u32, u32, WorkerId, Option<AttemptEnd>, u64, u64)> {
+    let at = |time: Option<Micros>| time.unwrap().0;
+    let job = state.job(id(1)).unwrap();
+    let of = job.earlier.iter();
+    of.map(|of| (of.run.0, of.attempt.0, of.worker, of.why, at(of.began), at(of.ended))).collect()
+}
+
+#[test]
+fn attempts_of_earlier_runs_are_kept_with_the_one_that_returned_a_result_and_have_no_effect() {
+    let records = [
+        enqueue(1, 1),
+        assign(3, 1, 0),
+        requeue(5, 1),
+        assign(7, 2, 1),
+        failed(ack(9, 1)),
+        revive(1),
+        in_run(2, assign(11, 3, 0)),
+        in_run(2, failed(ack(13, 0))),
+        revive(2),
+    ];
+    let state = after(&records);
+    let lost = Some(AttemptEnd::WorkerLost);
+    let kept = [
+        (1, 1, WORKERS[0], lost, 3, 5),
+        (1, 2, WORKERS[1], None, 7, 9),
+        (2, 3, WORKERS[0], None, 11, 13),
+    ];
+    assert_eq!(earlier(&state), kept);
+    let job = state.job(id(1)).unwrap();
+    assert_eq!((job.spent, job.history.len(), job.run), (0, 0, Run(3)));
+    assert!(WORKERS.iter().all(|worker| !job.is_or_was_with(*worker)), "of this run");
+}
+
+#[test]
+fn a_late_result_ends_the_attempt_of_its_worker_in_an_earlier_run_too() {
+    let late = [enqueue(1, 1), assign(3, 1, 0), requeue(5, 1), assign(6, 2, 1), failed(ack(8, 0))];
+    let state = after(&[late.as_slice(), &[revive(1)]].concat());
+    let kept =
+        [(1, 1, WORKERS[0], None, 3, 5), (1, 2, WORKERS[1], Some(AttemptEnd::Stopped), 6, 8)];
+    assert_eq!(earlier(&state), kept);
+}
+
+#[test]
+fn of_many_runs_the_latest_attempts_are_kept() {
+    let mut records = vec![enqueue(1, 1)];
+    let max = u32::try_from(HISTORY_MAX).unwrap();
+    for run in 1..=max + 5 {
+        let at = u64::from(run) * 2;
+        let ended = failed(ack(at + 1, 0));
+        records.extend([in_run(run, assign(at, run, 0)), in_run(run, ended), revive(run)]);
+    }
+    let state = after(&records);
+    let runs: Vec<u32> = earlier(&state).iter().map(|of| of.0).collect();
+    assert_eq!(runs, (6..=max + 5).collect::<Vec<_>>());
+}
+
 #[test]
 fn jobs_are_listed_from_the_newest_without_children_and_from_any_place_on() {
     let mut records: Vec<Record> = (1..=3).map(|number| enqueue(1, 10 - number)).collect();

@@ -1,4 +1,5 @@
-//! The codec of where a job stands, and of when things happened to it.
+//! The codec of where a job stands, of its attempts in earlier runs, and of when things happened
+//! to it.
 
 use super::*;
 
@@ -12,9 +13,17 @@ pub(super) fn put_times(times: &Times, history: &[AttemptNote], out: &mut Vec<u8
     put_u8(tag::TIMES, out);
     let noted = history.iter().flat_map(|note| [note.began, note.ended]);
     for time in [submitted, assigned].into_iter().chain(noted) {
-        put_bool(time.is_some(), out);
-        time.iter().for_each(|time| put_u64(time.0, out));
+        put_time(time, out);
     }
+}
+
+fn put_time(time: Option<Micros>, out: &mut Vec<u8>) {
+    put_bool(time.is_some(), out);
+    time.iter().for_each(|time| put_u64(time.0, out));
+}
+
+fn get_time(reader: &mut Reader<'_>) -> Result<Option<Micros>, CodecError> {
+    if reader.bool()? { reader.micros().map(Some) } else { Ok(None) }
 }
 
 /// Reads the times of a job and of its attempts, if there are any.
@@ -24,18 +33,55 @@ pub(super) fn get_times(reader: &mut Reader<'_>, job: &mut Job) -> Result<(), Co
     }
     let start = reader.at();
     reader.u8()?;
-    let time = |reader: &mut Reader<'_>| {
-        if reader.bool()? { reader.micros().map(Some) } else { Ok(None) }
-    };
-    job.times = Times { submitted: time(reader)?, assigned: time(reader)? };
+    job.times = Times { submitted: get_time(reader)?, assigned: get_time(reader)? };
     for note in &mut job.history {
-        (note.began, note.ended) = (time(reader)?, time(reader)?);
+        (note.began, note.ended) = (get_time(reader)?, get_time(reader)?);
     }
     let is_known = |note: &AttemptNote| note.began.is_some() || note.ended.is_some();
     if job.times == Times::default() && !job.history.iter().any(is_known) {
         return Err(CodecError { at: start, what: "times of a job say nothing".to_owned() });
     }
     Ok(())
+}
+
+/// Appends the attempts of earlier runs, if there are any.
+pub(super) fn put_earlier(earlier: &[EarlierAttempt], out: &mut Vec<u8>) {
+    if earlier.is_empty() {
+        return;
+    }
+    put_u8(tag::EARLIER, out);
+    put_len(earlier.len(), out);
+    for EarlierAttempt { run, attempt, worker, why, began, ended } in earlier {
+        put_u32(run.0, out);
+        put_u32(attempt.0, out);
+        put_uuid(worker.0, out);
+        put_u8(why.map_or(tag::WITH_RESULT, attempt_end_tag), out);
+        put_time(*began, out);
+        put_time(*ended, out);
+    }
+}
+
+/// Reads the attempts of earlier runs, if there are any.
+pub(super) fn get_earlier(reader: &mut Reader<'_>) -> Result<Box<[EarlierAttempt]>, CodecError> {
+    if reader.peek() != Some(tag::EARLIER) {
+        return Ok(Box::default());
+    }
+    let start = reader.at();
+    reader.u8()?;
+    let earlier = reader.list(EARLIER_BYTES_MIN, |reader| {
+        let (run, attempt, worker) = (reader.run()?, reader.attempt()?, reader.worker()?);
+        let why = match reader.peek() {
+            Some(tag::WITH_RESULT) => reader.u8().map(|_| None)?,
+            Some(_) | None => Some(get_attempt_end(reader)?),
+        };
+        let (began, ended) = (get_time(reader)?, get_time(reader)?);
+        Ok(EarlierAttempt { run, attempt, worker, why, began, ended })
+    })?;
+    if earlier.is_empty() {
+        let what = "the attempts of earlier runs are none".to_owned();
+        return Err(CodecError { at: start, what });
+    }
+    Ok(earlier.into())
 }
 
 pub(super) fn put_phase(phase: &Phase, out: &mut Vec<u8>) {

@@ -219,6 +219,12 @@ fn job() -> impl Strategy<Value = Job> {
             began,
             ended,
         });
+    let earlier = (run(), attempt(), worker_id(), option::of(why()), option::of(micros()))
+        .prop_map(|(run, attempt, worker, why, began)| {
+            let ended = began.map(|began| Micros(began.0.saturating_add(1)));
+            EarlierAttempt { run, attempt, worker, why, began, ended }
+        });
+    let attempts = (vec(note, 0..4), vec(earlier, 0..3));
     let times = (option::of(micros()), option::of(micros()))
         .prop_map(|(submitted, assigned)| Times { submitted, assigned });
     let numbers = (any::<u64>(), run(), attempt(), any::<u32>());
@@ -230,12 +236,12 @@ fn job() -> impl Strategy<Value = Job> {
     ];
     let flags = (any::<bool>(), any::<bool>(), inputs, times);
     let family = (option::of((job_id(), worker_id())), vec(job_id(), 0..4));
-    (submission(), numbers, flags, vec(note, 0..4), family, phase()).prop_map(
+    (submission(), numbers, flags, attempts, family, phase()).prop_map(
         |(
             of,
             (seq, run, attempt, spent),
             (staged, delivered, inputs, times),
-            history,
+            (history, earlier),
             (child_of, children),
             phase,
         )| {
@@ -247,6 +253,7 @@ fn job() -> impl Strategy<Value = Job> {
                 attempt,
                 spent,
                 history,
+                earlier: earlier.into(),
                 child_of,
                 children,
                 delivered,
@@ -499,6 +506,7 @@ fn sample_jobs() -> Vec<Job> {
             began: None,
             ended: None,
         }],
+        earlier: Box::default(),
         child_of: Some((JobId(Uuid::from_u128(0xC3)), WorkerId(Uuid::from_u128(0xB2)))),
         children: vec![JobId(Uuid::from_u128(0xE5))],
         delivered: true,
@@ -693,6 +701,33 @@ fn a_job_of_which_no_time_is_known_is_as_it_was_before_there_were_any() {
     let nothing = [&before[..phase], &[7, 0, 0, 0, 0], &before[phase..]].concat();
     let error = get_job(&mut Reader::new(&nothing), &mut Names::default()).unwrap_err();
     assert_eq!((error.at, error.what.as_str()), (phase, "times of a job say nothing"));
+}
+
+#[test]
+fn a_job_of_one_run_is_as_it_was_before_attempts_of_earlier_runs_were_kept() {
+    let first = sample_jobs().swap_remove(0);
+    let worker = WorkerId(Uuid::from_u128(0xB2));
+    let one = EarlierAttempt {
+        run: Run(1),
+        attempt: Attempt(2),
+        worker,
+        why: None,
+        began: Some(Micros(3)),
+        ended: None,
+    };
+    let other = EarlierAttempt { why: Some(AttemptEnd::DiskFull), began: None, ..one };
+    let again = Job { earlier: [one, other].into(), ..first.clone() };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    put_job(&first, &mut before);
+    put_job(&again, &mut after);
+    let at = before.len() - 9;
+    let who = "00000001".to_owned() + "00000002" + "000000000000000000000000000000b2";
+    let earlier = ["0800000002", &who, "00", "010000000000000003", "00", &who, "07", "00", "00"];
+    assert_eq!(after, [&before[..at], &unhex(&earlier.concat()), &before[at..]].concat());
+    assert_eq!(get_job(&mut Reader::new(&after), &mut Names::default()).unwrap(), again);
+    let none = [&before[..at], &[8, 0, 0, 0, 0], &before[at..]].concat();
+    let error = get_job(&mut Reader::new(&none), &mut Names::default()).unwrap_err();
+    assert_eq!((error.at, error.what.as_str()), (at, "the attempts of earlier runs are none"));
 }
 
 #[test]

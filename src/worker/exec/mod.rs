@@ -371,6 +371,8 @@ fn result_of(job: &Job, ended: &Ended, context: &JobContext) -> JobResult {
         stdout: ended.stdout.text(),
         stderr: ended.stderr.text(),
         exit_code: ended.status.code(),
+        // Whoever is told to stop is killed, which says nothing of the program.
+        signal: ended.status.signal().filter(|_| context.cancel_token().reason().is_none()),
         ..job.result(status)
     };
     let notes = [ended.stdout.note("stdout"), ended.stderr.note("stderr"), exit_note(ended.status)];
