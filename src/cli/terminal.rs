@@ -45,9 +45,51 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     kept.into()
 }
 
+/// A text in lines that fit so many columns. Lines that go on are indented; a word that is wider
+/// than a line, such as a path, stays whole.
+pub(crate) fn wrap(text: &str, columns: usize, indent: usize) -> String {
+    let mut wrapped = String::new();
+    for line in text.split_inclusive('\n') {
+        let (line, end) = match line.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (line, ""),
+        };
+        wrap_line(line, columns, indent, &mut wrapped);
+        wrapped.push_str(end);
+    }
+    wrapped
+}
+
+fn wrap_line(line: &str, columns: usize, indent: usize, wrapped: &mut String) {
+    let mut words = line.split(' ');
+    let mut at = String::from(words.next().unwrap_or_default());
+    for word in words {
+        let is_room = width(&at) + 1 + width(word) <= columns;
+        if is_room || width(&at) < indent {
+            at.push(' ');
+        } else {
+            wrapped.push_str(at.trim_end());
+            wrapped.push('\n');
+            at = " ".repeat(indent);
+        }
+        at.push_str(word);
+    }
+    wrapped.push_str(&at);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_wrapped_between_words_and_goes_on_below_its_beginning() {
+        assert_eq!(wrap("one two", 7, 2), "one two");
+        assert_eq!(wrap("one two\nthree four", 7, 2), "one two\nthree\n  four");
+        assert_eq!(wrap("why     all of them", 12, 8), "why     all\n        of\n        them");
+        assert_eq!(wrap("why     /a/long/path", 12, 8), "why     /a/long/path");
+        assert_eq!(wrap("処理 処理 ok\n", 9, 0), "処理 処理\nok\n");
+        assert_eq!(wrap("    two  blanks", 80, 4), "    two  blanks");
+    }
 
     #[test]
     fn a_text_is_cut_to_columns_and_not_to_characters() {
