@@ -25,6 +25,7 @@ mod last;
 pub mod leader;
 mod leaving;
 mod log;
+mod log_pieces;
 mod out;
 mod output;
 mod positions;
