@@ -119,7 +119,7 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             format!("the demo did not end within {} seconds", PATIENCE.as_secs())
         })??;
         for line in &end.lines {
-            say(&wrap(&format!("{beneath}{line}"), COLUMNS, beneath.len()))?;
+            say(&wrap(&format!("{beneath}{line}"), COLUMNS))?;
         }
         good += usize::from(end.is_good);
         if !end.is_good {

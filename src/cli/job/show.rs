@@ -58,7 +58,7 @@ struct Lines(String);
 impl Lines {
     fn add(&mut self, label: &str, what: &str) {
         if !what.is_empty() {
-            self.0.push_str(&format!("{label:<10}  {}\n", printable(what)));
+            self.0.push_str(&format!("{label:<10}  {}\n", printable(what).replace('\n', " ")));
         }
     }
 }
@@ -169,7 +169,8 @@ fn attempts(shown: &JobShown) -> String {
         ("BEGAN", Side::Right),
         ("TOOK", Side::Right),
         ("HOW IT ENDED", Side::Left),
-    ]);
+    ])
+    .may_go(&["WORKER", "TOOK", "BEGAN", "NAME"]);
     for attempt in &shown.attempts {
         let is_over = !attempt.why.is_empty();
         let took = attempt.began_ms.filter(|_| attempt.ended_ms.is_some() || !is_over);
@@ -192,7 +193,8 @@ fn children(shown: &JobShown) -> String {
         ("STATE", Side::Left),
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
-    ]);
+    ])
+    .may_go(&["WORKER", "NAME"]);
     for child in &shown.children {
         table.row([
             text(&child.job_id),
