@@ -109,6 +109,9 @@ async fn a_wrong_command_line_is_an_object_for_programs_too() {
         ("cancel x --output=json", None, "\"x\" is not a valid job id"),
         ("status a:1 -l b:2 -o json", None, "the leader is given twice"),
         ("job cancel -ojson", None, "required arguments"),
+        ("foo -o json", None, "unrecognized subcommand 'foo'"),
+        ("-o json foo", None, "unrecognized subcommand 'foo'"),
+        ("job foo", Some("json"), "unrecognized subcommand 'foo'"),
         ("context show none -o json", None, "no context \"none\""),
         ("status --context none -o json", None, "no context \"none\""),
     ] {

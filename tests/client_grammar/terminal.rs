@@ -192,10 +192,10 @@ WORKER                                NAME             VERDICT   WHY
 00000000-0000-0000-0000-000000000002  render-host-17…  no-match  its patterns d…",
         answer_to("explain")["job_id"].as_str().unwrap()
     );
+    let (show, explain) = (format!("job show {JOB}"), format!("explain {JOB}"));
     let shown = |columns, line| wordy_shown(&leader, columns, line);
     assert_eq!(shown(80, "workers ls").await, workers);
     assert_eq!(shown(80, "job ls").await, jobs);
-    let explain = format!("explain {JOB}");
     assert_eq!(shown(80, &explain).await, explained);
     let status = shown(80, "status").await;
     let begins = "\
@@ -233,9 +233,10 @@ why         no worker has calcA: host-1 lacks it, host-2 lacks it, and there is
 exec        calcA
 tag         two lines
 ";
-    let job = shown(80, &format!("job show {JOB}")).await;
+    let job = shown(80, &show).await;
     assert!(job.contains(why), "{job}");
-    assert!(shown(200, "job ls").await.contains("render-host-17.example  root@vm/"));
+    let jobs = shown(200, "job ls").await;
+    assert!(jobs.contains("render-host-17.example  ") && jobs.contains("root@vm/"), "{jobs}");
 }
 
 #[tokio::test]

@@ -85,8 +85,7 @@ pub(super) fn states(states: &[State]) -> String {
         ("HERE", Side::Right),
         ("TEXT", Side::Left),
     ])
-    .may_go(&["WORKER", "BYTES", "HERE"])
-    .may_go(&["OF", "HERE", "NAME", "TEXT"]);
+    .may_go(&["WORKER", "BYTES", "HERE"]);
     for State { dataset, lacking } in states {
         let own = || {
             let bytes = said(dataset.bytes.map(ByteSize));
@@ -131,7 +130,8 @@ pub(super) fn status(shown: &DatasetShown) -> String {
         ("HERE", Side::Right),
         ("OF", Side::Right),
         ("TEXT", Side::Left),
-    ]);
+    ])
+    .may_go(&["OF", "HERE", "NAME", "TEXT"]);
     for at in at_workers {
         workers.row([
             text(&at.id),
