@@ -298,15 +298,19 @@ impl Logs {
         let shown = client.ask(&ask::JobShow { job_id: self.job }).await.ok();
         let state = shown.map(|shown| shown.answer.job.state);
         let state = state.as_ref().map(|state| state.as_str());
-        let mut end = json!({"job_id": self.job, "state": state, "complete": is_complete});
+        let mut end = serde_json::Map::from_iter([
+            ("job_id".to_owned(), json!(self.job)),
+            ("state".to_owned(), json!(state)),
+            ("complete".to_owned(), json!(is_complete)),
+        ]);
         if !self.missing.is_empty() {
-            end["missing"] = json!(self.missing);
+            end.insert("missing".to_owned(), json!(self.missing));
         }
         if let Some(text) = &self.error {
             let code = if self.is_unknown { NOT_FOUND } else { FAILED };
-            end["error"] = output::error_of(code, text, None);
+            end.insert("error".to_owned(), output::error_of(code, text, None));
         }
-        print_json(&end)
+        print_json(&Value::Object(end))
     }
 
     /// The job has ended: prints what is left of its output from its result.
