@@ -2,8 +2,8 @@
 //! leader is a flag; before that was so, the leader's address was the first word behind the
 //! command. Those lines still mean what they meant: an address in the old place becomes the flag.
 //!
-//! Flags that say where the leader is and how to print may stand before the verb: they are put behind
-//! it, where `clap` looks for them.
+//! Flags that say where the leader is and how to print may stand before the verb: they are put
+//! behind it, where `clap` looks for them.
 //!
 //! It also puts `heft worker -l HOST:PORT` into the founding form, `heft worker HOST PORT`.
 
@@ -106,8 +106,8 @@ fn modern(seen: &Seen, mut line: Line) -> Result<Line, Usage> {
     Ok(line)
 }
 
-/// Puts flags that stand before the verb behind it. A word that is no command stays before them: it is
-/// what is wrong with the line.
+/// Puts flags that stand before the verb behind it. A word that is no command stays before them: it
+/// is what is wrong with the line.
 fn behind_the_verb(root: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let Some(everyday) = root.find_subcommand(EVERYDAY) else { return words };
     let mut words = words.into_iter();

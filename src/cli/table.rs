@@ -114,8 +114,8 @@ fn line_width(shown: &[Column]) -> usize {
     widths + GAP.len() * shown.len().saturating_sub(1)
 }
 
-/// Makes the widest column of text narrower until the lines fit, or there is none left that is wider
-/// than `least`.
+/// Makes the widest column of text narrower until the lines fit, or there is none left that is
+/// wider than `least`.
 fn narrowed(mut shown: Vec<Column>, columns: usize, least: usize) -> Vec<Column> {
     while line_width(&shown) > columns {
         let texts = shown.iter_mut().skip(1).filter(|column| {
