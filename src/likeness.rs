@@ -9,6 +9,9 @@ const SUGGESTED_MAX: usize = 3;
 /// Characters in which a suggested name may differ.
 const DIFFERENCES_MAX: usize = 6;
 
+/// Fewer characters are the beginning of too many names.
+const BEGINNING_CHARS_MIN: usize = 3;
+
 /// The names that are most like one, the most like it first.
 pub(crate) fn like<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     if wrong.len() > NAME_BYTES_MAX {
@@ -23,12 +26,20 @@ pub(crate) fn like<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) ->
             let far = Some(distance(&wanted, &lower(name))).filter(|far| *far <= most);
             // The right name in another folder is about as near as a slip of the pen.
             let elsewhere = (!wrong.is_empty() && last(name) == last(wrong)).then_some(1);
-            far.into_iter().chain(elsewhere).min().map(|far| (far, name))
+            // So is the beginning of a name: its ending was left out.
+            let begun = (wanted.len() >= BEGINNING_CHARS_MIN && is_begun_by(name, &wanted))
+                .then_some(DIFFERENCES_MAX);
+            far.into_iter().chain(elsewhere).chain(begun).min().map(|far| (far, name))
         })
         .collect();
     found.sort_unstable();
     found.dedup();
     found.into_iter().take(SUGGESTED_MAX).map(|(_, name)| name).collect()
+}
+
+/// Whether a name without its folders begins so, or all of it.
+fn is_begun_by(name: &str, beginning: &[char]) -> bool {
+    lower(name).starts_with(beginning) || lower(last(name)).starts_with(beginning)
 }
 
 /// `; did you mean ...?`, if known names are near.
@@ -87,6 +98,9 @@ mod tests {
         assert_eq!(like("data/model.bin", names), ["weights/model.bin"]);
         assert_eq!(like("something-else", names), [""; 0]);
         assert_eq!(like("", names), [""; 0]);
+        assert_eq!(like("Large", names), ["large.bin"], "its beginning");
+        assert_eq!(like("weig", names), ["weights/model.bin"]);
+        assert_eq!(like("la", names), [""; 0]);
         assert_eq!(like(&"x".repeat(1_000), names), [""; 0]);
         assert_eq!(
             like("calcc", ["calcA", "calcB", "CALCC", "calcA"]),

@@ -416,7 +416,17 @@ async fn datasets_are_listed_shown_removed_checked_and_pushed() {
     }
     let unknown = json!({"error": "there is no dataset set-1"});
     let line = ["dataset", &leader.address, "rm", DATASET];
-    let (ended, _) = with(&line, answer(&leader, AnswerStatus::Error, unknown)).await;
+    // It is asked which datasets it has, for those that are like it; this one cannot say.
+    let refuse_both = async {
+        let mut peer = leader.welcome().await;
+        for verb in ["dataset.rm", "dataset.ls"] {
+            let ask = peer.next().await;
+            assert_eq!(ask.subject, verb);
+            peer.answer(&ask, AnswerStatus::Error, &unknown).await;
+        }
+        until_closed(peer).await;
+    };
+    let (ended, ()) = with(&line, refuse_both).await;
     assert!(ended.code == 1 && ended.err.contains("there is no dataset set-1"), "{}", ended.err);
 }
 

@@ -274,7 +274,8 @@ async fn a_list_goes_on_page_by_page_and_ends_where_the_leader_says_so() {
         ] {
             let asked = peer.next().await;
             let mut expected = filter.clone();
-            let limit = if after.is_none() { 5 } else { 3 };
+            // One more than are wanted: that says whether there are more.
+            let limit = if after.is_none() { 6 } else { 4 };
             expected["limit"] = json!(limit);
             if let Some(after) = after {
                 expected["after"] = json!(after);

@@ -45,6 +45,11 @@ enum Never {}
 
 /// A leader that answers every question as a leader once did, and every job with OK.
 async fn serve(leader: &FakeLeader) -> Never {
+    serve_with(leader, answer_to).await
+}
+
+/// The same with other answers.
+async fn serve_with(leader: &FakeLeader, answer_to: impl Fn(&str) -> Value) -> Never {
     loop {
         let mut peer = leader.welcome().await;
         while let Some(frame) = peer.poll().await {

@@ -124,18 +124,39 @@ fn dl05_all_that_failed_are_retried_together_the_oldest_first_and_each_says_why_
     };
     let jobs = [("bad", "a"), ("good", "a"), ("bad", "b"), ("bad", "a")];
     let jobs = jobs.map(|(exec, tag)| submit(exec, tag));
+    // Exactly as many as are wanted are all of them.
+    for (limit, more) in [("3", true), ("4", false), ("5", false)] {
+        let (_, out, _) = run(&["job", "ls", "--limit", limit, "-o", "json"]);
+        let listed: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(listed["more"], json!(more), "{limit}: {out}");
+        assert_eq!(listed["jobs"].as_array().unwrap().len(), if more { 3 } else { 4 });
+    }
+    let (code, ..) = run(&["submit", "bad", "--all", "--tag", "all"]);
+    assert_eq!(code, Some(1));
+    let (_, out, _) = run(&["job", "ls", "--tag", "all", "-o", "quiet"]);
+    let to_all = out.trim().to_owned();
     drop(worker);
     let again = |id: &str| format!("{id} is queued again; this is its run 2\n");
     let (code, out, err) = run(&["job", "retry", "--tag", "a"]);
     assert_eq!((code, out), (Some(0), again(&jobs[0]) + &again(&jobs[3])), "{err}");
+    // Those that nobody named are left out if they cannot run again.
+    let left_out = "heft: 1 job cannot be retried: it went to all workers: submit it again\n";
     let (code, out, err) = run(&["job", "retry", "--failed"]);
-    assert_eq!((code, out), (Some(0), again(&jobs[2])), "{err}");
-    let (code, out, err) = run(&["job", "retry", "--failed"]);
-    assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
-    assert!(err.contains("no job of yours failed or is dead"), "{err}");
+    assert_eq!((code, out, err.as_str()), (Some(0), again(&jobs[2]), left_out));
+    let (code, out, err) = run(&["job", "retry", "--tag", "all", "-o", "json"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", left_out));
+    let (code, out, err) = run(&["job", "retry", &to_all]);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
     let (code, out, err) = run(&["job", "retry", "--tag", "c"]);
     assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
     assert!(err.contains("no job with the tag c"), "{err}");
+    // Nothing is left to do there; but nobody can say that what is unknown has ended.
+    let (code, out, err) = run(&["cancel", "--tag", "c"]);
+    assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
+    let (code, out, err) = run(&["job", "wait", "--tag", "c"]);
+    assert_eq!((code, out.as_str()), (Some(5), ""), "{err}");
+    let (code, out, _) = run(&["job", "wait", &jobs[1], "-o", "quiet"]);
+    assert_eq!((code, out), (Some(0), format!("{}\n", jobs[1])));
 
     let unknown = Uuid::nil().to_string();
     let (code, _, err) = run(&["job", "retry", &jobs[1], &jobs[0], &unknown]);

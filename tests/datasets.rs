@@ -444,7 +444,7 @@ fn rm_frees_the_disks_of_the_leader_and_of_workers_also_of_those_that_are_away()
     let (code, shown, _) = dataset(&world.addr(), &["rm", "one"]);
     assert_eq!((code, &shown["error"]["code"]), (Some(5), &json!("not-found")), "{shown}");
     let message = shown["error"]["message"].as_str().unwrap();
-    assert!(message.contains("dataset one is unknown here"), "{shown}");
+    assert!(message.contains("has no dataset \"one\""), "{shown}");
     assert_eq!(dataset_ok(&world.addr(), &["ls"])["sets"], json!([]));
 }
 

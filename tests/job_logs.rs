@@ -22,7 +22,7 @@ use chunking::Kind;
 use chunking::message::Features;
 use procs::{Leader, Proc, TempDir, Worker, classic_worker, eventually, heft};
 use raw::Raw;
-use serde_json::json;
+use serde_json::{Value, json};
 use support::scaled;
 use uuid::Uuid;
 
@@ -216,6 +216,56 @@ fn each_line_arrives_before_the_next_is_printed_and_the_end_with_how_the_job_end
         assert_eq!((code, printed), (Some(0), lines("out", 3)));
         assert_eq!(errors, format!("{err_lines}{ended}"));
     }
+}
+
+#[test]
+fn programs_read_pieces_as_they_come_and_the_state_in_the_end() {
+    let mut scene = Scene::new(&[]);
+    let _worker = scene.worker(&[]);
+    let job = scene.submit("lines", &["2", "4"]);
+    scene.begins();
+    let mut logs = scene.logs(job, &["-f", "-o", "jsonl"]);
+    let (mut out, mut err) = (String::new(), String::new());
+    for number in 1..=2 {
+        scene.gate.go(number);
+        let all = |name: &str| (1..=number).map(|number| format!("{name} {number}\n")).collect();
+        let (all_out, all_err): (String, String) = (all("out"), all("err"));
+        logs.proc.wait_for("both pieces", |line| {
+            let piece: Value = serde_json::from_str(line).unwrap();
+            assert_eq!((&piece["job_id"], &piece["attempt"]), (&json!(job), &json!(1)));
+            let to = if piece["stream"] == "stdout" { &mut out } else { &mut err };
+            to.push_str(piece["text"].as_str().unwrap());
+            (out == all_out && err == all_err).then_some(())
+        });
+        assert_eq!(scene.status_of(job), "", "it has not ended");
+    }
+    let (code, lines, _) = scene.logs(job, &["-o", "json"]).finish();
+    let end: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    let running = json!({"job_id": job, "state": "running", "complete": true});
+    assert_eq!((code, end), (Some(0), running));
+    scene.gate.go("end");
+    let (code, lines, errors) = logs.finish();
+    let end: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    let failed = json!({"job_id": job, "state": "failed", "complete": true});
+    assert_eq!((code, end, errors.as_str()), (Some(0), failed, ""));
+
+    // The variable counts, too; quiet is the output without lines about it.
+    let mut command = command(&scene.leader.addr(), job, &["--stdout"]);
+    let printed = command.env("HEFT_OUTPUT", "json").output().unwrap().stdout;
+    let printed: Vec<Value> = String::from_utf8(printed)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((printed.len(), &printed[0]["text"]), (2, &json!("out 1\nout 2\n")));
+    let (code, printed, errors) = scene.logs(job, &["-o", "quiet"]).finish();
+    assert_eq!((code, printed), (Some(0), crate::lines("out", 2)));
+    assert!(!errors.contains("FAILED"), "{errors}");
+    // An unknown job is an error for programs.
+    let (code, lines, errors) = scene.logs(Uuid::new_v4(), &["-f", "-o", "json"]).finish();
+    let end: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((code, lines.len(), errors.as_str()), (Some(5), 1, ""));
+    assert_eq!((&end["error"]["code"], &end["state"]), (&json!("not-found"), &Value::Null));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use procs::{
     ECHO, Leader, Proc, TempDir, Worker, classic_client, classic_leader, classic_worker, heft,
 };
 use serde_json::{Value, json};
+use std::process::Command;
 
 const INPUT: &[u8] = b"some input, \xff not text";
 
@@ -104,7 +105,19 @@ fn the_demo_shows_what_it_claims_and_leaves_nothing_behind() {
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
     assert!(stdout.contains("6 of 6 went as they should"), "{stdout}");
     assert!(stdout.lines().count() <= 60, "{stdout}");
+    let too_long = stdout.lines().find(|line| line.chars().count() > 79);
+    assert_eq!(too_long.filter(|line| !line.starts_with("Files in ")), None);
     assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+
+    // Programs run in other directories than the one that the path is relative to.
+    let mut relative = Command::new(env!("CARGO_BIN_EXE_heft"));
+    std::fs::create_dir(dir.join("ann's")).unwrap();
+    relative.args(["demo", "--dir", "ann's", "--size", "8MiB", "--jobs", "5"]).current_dir(&dir.0);
+    let ended = relative.output().unwrap();
+    let shown = String::from_utf8_lossy(&ended.stdout);
+    assert_eq!(ended.status.code(), Some(0), "{shown}");
+    assert!(shown.contains("6 of 6 went as they should"), "{shown}");
+    assert_eq!(std::fs::read_dir(dir.join("ann's")).unwrap().count(), 0);
 
     for (args, why) in [
         (["--size", "1MiB"], "--size 1 MiB is not between 8 MiB and 64 GiB"),

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::exit::FAILED;
 use super::output::{OUTPUT_VARIABLE, show};
-use super::table::{Side, Table, said, text};
+use super::table::{Side, Table, prose, said, text};
 use super::{Output, Reach, Rows, print, printable};
 use crate::answers::{BlobRow, Collected, ask};
 use crate::client::{Client, ClientError};
@@ -132,7 +132,8 @@ fn table(blobs: &[BlobRow], more: bool) -> String {
         ("SIZE", Side::Right),
         ("HERE", Side::Right),
         ("STATE", Side::Left),
-    ]);
+    ])
+    .may_go(&["PURPOSE", "HERE", "JOB", "NAME"]);
     for blob in blobs {
         table.row([
             text(&blob.blob),
@@ -167,7 +168,7 @@ async fn verify(client: &Client, blobs: &[Uuid], output: Output) -> anyhow::Resu
         bad += answer.answer.bad.len();
         if output.is_for_people() {
             for what in &answer.answer.bad {
-                print(format!("{blob}: {}\n", printable(what)).as_bytes())?;
+                print(prose(format!("{blob}: {}\n", printable(what))).as_bytes())?;
             }
         }
         answers.push(answer.json);

@@ -161,7 +161,9 @@ fn wrong_line(line: &Line, error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     let text = text.trim().trim_start_matches("error: ");
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     let (message, hint) = match text.split_once("\n\n") {
+        _ if is_help => ("a command is missing", Some("`heft --help` lists them")),
         Some((message, hint)) => (message, Some(hint.trim())),
         None => (text, None),
     };

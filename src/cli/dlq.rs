@@ -144,7 +144,8 @@ fn table(jobs: &[DeadJob], more: bool) -> String {
         ("RUN", Side::Right),
         ("AGE", Side::Right),
         ("REASON", Side::Left),
-    ]);
+    ])
+    .may_go(&["RUN", "ATTEMPTS", "AGE", "CLIENT", "REASON"]);
     for job in jobs {
         table.row([
             text(&job.job_id),

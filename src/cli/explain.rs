@@ -103,7 +103,8 @@ fn render(job: &Explained) -> String {
         ("RUNNING", Side::Right),
         ("CREDIT", Side::Right),
         ("WHY", Side::Left),
-    ]);
+    ])
+    .may_go(&["RUNNING", "CREDIT", "MISSING", "NAME", "WHY"]);
     for worker in &job.workers {
         table.row([
             text(&worker.id),

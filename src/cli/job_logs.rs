@@ -2,20 +2,24 @@
 //! printed while it ran is taken from its result.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::process::ExitCode;
 
 use chunking::message::Reason;
 use clap::Args;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::exit::{FAILED, NOT_FOUND};
 use super::gaps::gaps;
 use super::last::{JobRef, job_ref};
+use super::log_pieces::Pieces;
+use super::output::{self, OUTPUT_VARIABLE};
 use super::printed::{Printed, Rest};
 use super::reach::Leader;
 use super::show::{ended_line, say_end, show_output};
-use super::{Reach, Unwritten, print_to, say};
+use super::{Output, Reach, Unwritten, print_json, print_to, say};
+use crate::answers::ask;
 use crate::client::{
     Client, ClientError, Downloads, Finished, FollowEvent, FollowSpec, Following, Part, Purpose,
     Stream,
@@ -25,9 +29,14 @@ use crate::model::JobResult;
 const EXAMPLES: &str = "Examples:
   heft job logs last -f
   heft job logs 00112233-4455-6677-8899-aabbccddeeff --stderr
+  heft job logs last -f -o jsonl | jq -rj 'select(.stream == \"stdout\").text'
 
-Exit codes: 0 all of the output was printed, however the job ended; 1 some of it was not, or cannot be had, 2 invalid
-command line, 3 the leader cannot be reached or is a classic one, 141 the reader of the output left.";
+As json and jsonl each piece of the output is an object on a line as it comes; the last line has the
+job's state. As quiet it is the output without lines of heft's own.
+
+Exit codes: 0 all of the output was printed, however the job ended; 1 some of it was not, or cannot
+be had, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5 the leader does
+not know the job, 141 the reader of the output left.";
 
 /// Print what a job prints, while it runs and when it has ended
 #[derive(Debug, Args)]
@@ -45,6 +54,9 @@ pub(super) struct LogsArgs {
     /// Only the job's standard error.
     #[arg(long)]
     stderr: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, env = OUTPUT_VARIABLE, default_value_t)]
+    output: Output,
     #[command(flatten)]
     reach: Reach,
 }
@@ -71,9 +83,13 @@ pub(super) async fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     if logs.outputs.iter().any(|output| output.end == Some(End::JobEnded)) {
         logs.finish(&leader, &client).await?;
     }
-    client.close().await;
+    logs.pieces.iter_mut().try_for_each(Pieces::end).map_err(Unwritten::from)?;
     logs.outputs.iter().filter(|log| log.gaps > 1).for_each(say_lost);
     let is_complete = logs.is_complete && logs.outputs.iter().all(Log::is_complete);
+    if args.output.is_json() {
+        logs.print_end(is_complete, &client).await?;
+    }
+    client.close().await;
     Ok(ExitCode::from(match (is_complete, logs.is_unknown) {
         (true, _) => 0,
         (false, true) => NOT_FOUND,
@@ -131,7 +147,14 @@ impl Log {
 /// The outputs that are printed.
 struct Logs {
     job: Uuid,
+    form: Output,
     outputs: Vec<Log>,
+    /// How they are written, each in its turn.
+    pieces: Vec<Pieces>,
+    /// Why something cannot be had, for programs.
+    error: Option<String>,
+    /// What is missing of the result, for programs.
+    missing: Vec<Value>,
     /// What was said last of why nothing comes.
     said: String,
     /// The attempt whose beginning was said last.
@@ -144,9 +167,10 @@ struct Logs {
 
 impl Logs {
     async fn follow(args: &LogsArgs, job: Uuid, client: &Client) -> Result<Self, ClientError> {
-        let mut outputs = Vec::new();
+        let (mut outputs, mut pieces) = (Vec::new(), Vec::new());
         for stream in args.streams() {
             let spec = FollowSpec { job, stream: *stream, stays: args.follow };
+            pieces.push(Pieces::new(job, *stream, args.output.is_json()));
             outputs.push(Log {
                 stream: *stream,
                 following: client.follow(spec).await?,
@@ -159,8 +183,18 @@ impl Logs {
                 end: None,
             });
         }
-        let (said, said_began, is_complete, is_unknown) = (String::new(), 0, true, false);
-        Ok(Logs { job, outputs, said, said_began, is_complete, is_unknown })
+        Ok(Logs {
+            job,
+            form: args.output,
+            outputs,
+            pieces,
+            error: None,
+            missing: Vec::new(),
+            said: String::new(),
+            said_began: 0,
+            is_complete: true,
+            is_unknown: false,
+        })
     }
 
     /// What happens next to one of them, and to which; `None` when all have ended.
@@ -177,30 +211,39 @@ impl Logs {
     }
 
     async fn take(&mut self, at: usize, event: FollowEvent) -> anyhow::Result<()> {
-        let Some(log) = self.outputs.get_mut(at) else { return Ok(()) };
+        let Some((log, pieces)) = self.outputs.get_mut(at).zip(self.pieces.get_mut(at)) else {
+            return Ok(());
+        };
         match event {
             FollowEvent::Begins { attempt, began, worker } => {
                 let is_another = log.began != 0 && log.began != began;
                 (log.attempt, log.began) = (attempt, began);
+                if log.printed.bytes() == 0 || is_another {
+                    pieces.begin(Some(attempt)).map_err(Unwritten::from)?;
+                }
                 if is_another {
                     log.printed = Printed::default();
                     (log.lost, log.gaps, log.total) = (0, 0, None);
                     if self.said_began != began {
                         self.said_began = began;
-                        say(&format!(
-                            "attempt {attempt} on {worker} begins; its output follows from the start"
-                        ));
+                        say_unless_quiet(
+                            self.form,
+                            &format!(
+                                "attempt {attempt} on {worker} begins; its output follows from \
+                                 the start"
+                            ),
+                        );
                     }
                 }
                 self.said.clear();
             }
             FollowEvent::Bytes(bytes) => {
-                let stream = log.stream;
                 log.printed.add(&bytes);
+                let (bytes, is_stderr) = (pieces.shape(bytes), pieces.is_stderr());
                 // Elsewhere: whoever reads it may take a long time, and the connection lives on.
-                tokio::task::spawn_blocking(move || match stream {
-                    Stream::Stdout => print_to(&mut io::stdout().lock(), &bytes),
-                    Stream::Stderr => print_to(&mut io::stderr().lock(), &bytes),
+                tokio::task::spawn_blocking(move || match is_stderr {
+                    false => print_to(&mut io::stdout().lock(), &bytes),
+                    true => print_to(&mut io::stderr().lock(), &bytes),
                 })
                 .await??;
             }
@@ -216,6 +259,7 @@ impl Logs {
                 }
                 log.lost = log.lost.saturating_add(bytes);
                 log.gaps += 1;
+                pieces.lose(bytes).map_err(Unwritten::from)?;
             }
             FollowEvent::Ends(total) => log.total = Some(total),
             FollowEvent::Waits(why) => self.say_once(&why),
@@ -227,7 +271,7 @@ impl Logs {
             FollowEvent::Refused { reason, text } => {
                 log.end = Some(End::Refused);
                 self.is_unknown |= reason == Reason::UNKNOWN;
-                self.say_once(&text);
+                self.fail(text);
             }
             FollowEvent::Failed(error) => return Err(error.into()),
         }
@@ -237,8 +281,36 @@ impl Logs {
     fn say_once(&mut self, text: &str) {
         if self.said != text {
             text.clone_into(&mut self.said);
-            say(text);
+            say_unless_quiet(self.form, text);
         }
+    }
+
+    /// Something cannot be had: said to people now, and to programs in the last line.
+    fn fail(&mut self, text: String) {
+        if !self.form.is_json() && self.error.as_ref() != Some(&text) {
+            say(&text);
+        }
+        self.error = Some(text);
+    }
+
+    /// The last line for programs.
+    async fn print_end(&self, is_complete: bool, client: &Client) -> Result<(), Unwritten> {
+        let shown = client.ask(&ask::JobShow { job_id: self.job }).await.ok();
+        let state = shown.map(|shown| shown.answer.job.state);
+        let state = state.as_ref().map(|state| state.as_str());
+        let mut end = serde_json::Map::from_iter([
+            ("job_id".to_owned(), json!(self.job)),
+            ("state".to_owned(), json!(state)),
+            ("complete".to_owned(), json!(is_complete)),
+        ]);
+        if !self.missing.is_empty() {
+            end.insert("missing".to_owned(), json!(self.missing));
+        }
+        if let Some(text) = &self.error {
+            let code = if self.is_unknown { NOT_FOUND } else { FAILED };
+            end.insert("error".to_owned(), output::error_of(code, text, None));
+        }
+        print_json(&Value::Object(end))
     }
 
     /// The job has ended: prints what is left of its output from its result.
@@ -247,7 +319,7 @@ impl Logs {
             let is_whole = self.outputs.iter().all(Log::is_whole);
             if !is_whole {
                 self.is_complete = false;
-                say(&format!(
+                self.fail(format!(
                     "job {} has ended, and the leader has no result of it any more: what was not \
                      printed of its output is lost",
                     self.job
@@ -271,16 +343,23 @@ impl Logs {
             false => finished,
         };
         let mut said_other = false;
-        for log in self.outputs.iter_mut().filter(|log| log.end == Some(End::JobEnded)) {
+        let outputs = self.outputs.iter_mut().zip(&mut self.pieces);
+        for (log, to) in outputs.filter(|(log, _)| log.end == Some(End::JobEnded)) {
             let left = left(log, &result);
+            if matches!(left, Left::All | Left::OtherAttempt) {
+                to.begin(result.attempts).map_err(Unwritten::from)?;
+            }
             if left == Left::OtherAttempt && !said_other {
                 said_other = true;
                 let attempt = result.attempts.unwrap_or_default();
-                say(&format!(
-                    "the result is of attempt {attempt}; its output follows from the start"
-                ));
+                say_unless_quiet(
+                    self.form,
+                    &format!(
+                        "the result is of attempt {attempt}; its output follows from the start"
+                    ),
+                );
             }
-            print_left(log, left, &result, &finished)?;
+            print_left(log, left, &result, &finished, to)?;
         }
         // Parts that nobody wanted are not missing.
         let gaps = gaps(&result, &finished);
@@ -288,9 +367,14 @@ impl Logs {
             self.outputs.iter().any(|log| gap.is_of(log.stream.name())) || gap.is_of_all()
         }) {
             self.is_complete = false;
-            gap.say("");
+            match self.form.is_json() {
+                true => self.missing.push(gap.as_json()),
+                false => gap.say(""),
+            }
         }
-        say_end(leader, &result);
+        if self.form.is_for_people() {
+            say_end(leader, &result);
+        }
         Ok(())
     }
 }
@@ -326,15 +410,11 @@ fn print_left(
     left: Left,
     result: &JobResult,
     finished: &Finished,
+    to: &mut Pieces,
 ) -> Result<(), Unwritten> {
     let (text, blob) = match log.stream {
         Stream::Stdout => (result.stdout.as_str(), result.stdout_blob.as_ref()),
         Stream::Stderr => (result.stderr.as_str(), result.stderr_blob.as_ref()),
-    };
-    let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
-    let to: &mut dyn Write = match log.stream {
-        Stream::Stdout => &mut stdout,
-        Stream::Stderr => &mut stderr,
     };
     match left {
         Left::All => show_output(finished, log.purpose(), text, to),
@@ -382,7 +462,6 @@ fn print_left(
                 };
                 file.seek(SeekFrom::Start(from))?;
                 let stored = from.saturating_add(io::copy(&mut file, to)?);
-                to.flush()?;
                 log.lost = log.total.map_or(0, |total| total.saturating_sub(stored));
                 if log.lost > 0 {
                     say_lost(log);
@@ -402,6 +481,13 @@ fn print_left(
                 }
             },
         },
+    }
+}
+
+/// A line of use that tells of no loss.
+fn say_unless_quiet(form: Output, text: &str) {
+    if form != Output::Quiet {
+        say(text);
     }
 }
 

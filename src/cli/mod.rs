@@ -26,6 +26,7 @@ mod last;
 pub mod leader;
 mod leaving;
 mod log;
+mod log_pieces;
 mod out;
 mod output;
 mod positions;

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::exit::{code_of, hint_of, message_of, word_of};
+use super::table::prose;
 use super::{Unwritten, note, print, print_json};
 
 /// Names the format if no flag does.
@@ -61,7 +62,7 @@ pub(crate) fn show(
 ) -> Result<(), Unwritten> {
     let listed = |rows: Rows| json.get(rows.list).and_then(Value::as_array);
     match (output, rows) {
-        (Output::Table, _) => print(table().as_bytes()),
+        (Output::Table, _) => print(prose(table()).as_bytes()),
         (Output::Json, _) | (Output::Jsonl, None) => print_json(json),
         (Output::Jsonl, Some(rows)) => {
             for row in listed(rows).into_iter().flatten() {

@@ -2,6 +2,9 @@
 //! leader is a flag; before that was so, the leader's address was the first word behind the
 //! command. Those lines still mean what they meant: an address in the old place becomes the flag.
 //!
+//! Flags that say where the leader is and how to print may stand before the verb: they are put
+//! behind it, where `clap` looks for them.
+//!
 //! It also puts `heft worker -l HOST:PORT` into the founding form, `heft worker HOST PORT`.
 
 use std::ffi::OsString;
@@ -31,6 +34,13 @@ const OLD: [&[&str]; 8] = [
 const SUBMIT: &[&str] = &["submit"];
 
 const WORKER: &[&str] = &["worker"];
+
+/// The flags that may stand before the verb, of those that the command behind it takes.
+const LEADING: [&str; 6] =
+    ["leader", "context", "output", "connect_wait", "answer_wait", "tcp_congestion"];
+
+/// A command that takes all of them.
+const EVERYDAY: &str = "status";
 
 /// A command line as `clap` reads it.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,6 +72,7 @@ impl Line {
 /// Reads the words of a command line. `root` is built: its commands know the flags of those above.
 /// An error comes with whether it is to be JSON.
 pub(super) fn read(root: &Command, words: Vec<OsString>) -> Result<Line, (Usage, bool)> {
+    let words = behind_the_verb(root, words);
     let seen = look(root, &words);
     let variable = || std::env::var(OUTPUT_VARIABLE).ok();
     let output = seen.output.clone().or_else(variable).filter(|_| seen.has_output);
@@ -93,6 +104,38 @@ fn modern(seen: &Seen, mut line: Line) -> Result<Line, Usage> {
         }
     }
     Ok(line)
+}
+
+/// Puts flags that stand before the verb behind it. A word that is no command stays before them: it
+/// is what is wrong with the line.
+fn behind_the_verb(root: &Command, words: Vec<OsString>) -> Vec<OsString> {
+    let Some(everyday) = root.find_subcommand(EVERYDAY) else { return words };
+    let mut words = words.into_iter();
+    let mut placed: Vec<OsString> = words.next().into_iter().collect();
+    let (mut moved, mut command) = (Vec::new(), root);
+    while command.has_subcommands() {
+        let Some(word) = words.next() else { break };
+        let text = word.to_str().filter(|text| *text != "--").unwrap_or_default();
+        let is_known = |arg: &Arg| command.get_arguments().any(|one| one.get_id() == arg.get_id());
+        match flag(everyday, text) {
+            Some((Some(arg), value)) if LEADING.contains(&arg.get_id().as_str()) => {
+                let value = if value.is_none() { words.next() } else { None };
+                let to = if is_known(arg) { &mut placed } else { &mut moved };
+                to.push(word);
+                to.extend(value);
+            }
+            Some(_) => placed.push(word),
+            None => {
+                let verb = command.find_subcommand(text);
+                placed.push(word);
+                match verb {
+                    Some(verb) => command = verb,
+                    None => break,
+                }
+            }
+        }
+    }
+    placed.into_iter().chain(moved).chain(words).collect()
 }
 
 /// `worker -l HOST:PORT` becomes `worker HOST PORT`.
@@ -146,7 +189,7 @@ struct Seen {
     behind: usize,
     leaders: Vec<Given>,
     output: Option<String>,
-    /// Whether the command takes `--output`.
+    /// Whether the command takes `--output`, or none is named that could say so.
     has_output: bool,
 }
 
@@ -166,7 +209,14 @@ fn look(root: &Command, words: &[OsString]) -> Seen {
             break;
         }
         if let Some((name, value)) = flag(command, word) {
-            let Some(arg) = name else { continue };
+            // What kind of error a line is that names no command is read from it, too.
+            let everyday = || root.find_subcommand(EVERYDAY).filter(|_| command.has_subcommands());
+            let found = name.map(|arg| (arg, value));
+            let found = found.or_else(|| {
+                let (name, value) = flag(everyday()?, word)?;
+                name.filter(|arg| LEADING.contains(&arg.get_id().as_str())).map(|arg| (arg, value))
+            });
+            let Some((arg, value)) = found else { continue };
             let value = match value {
                 Some(value) => value,
                 None => {
@@ -200,7 +250,8 @@ fn look(root: &Command, words: &[OsString]) -> Seen {
             seen.second = Some(word.to_owned());
         }
     }
-    seen.has_output = command.get_arguments().any(|arg| arg.get_id() == "output");
+    let has_output = command.get_arguments().any(|arg| arg.get_id() == "output");
+    seen.has_output = has_output || command.has_subcommands();
     seen
 }
 
@@ -281,6 +332,30 @@ mod tests {
     }
 
     #[test]
+    fn flags_before_the_verb_go_behind_it() {
+        for (line, behind) in [
+            ("heft -l a:1 status", "heft status -l a:1"),
+            ("heft --leader=a:1 -o json job ls", "heft job ls --leader=a:1 -o json"),
+            ("heft job -l a:1 ls", "heft job ls -l a:1"),
+            ("heft job -qojson ls --mine", "heft job ls -qojson --mine"),
+            (
+                "heft --context x -q submit calcA -- -l b:1",
+                "heft -q submit --context x calcA -- -l b:1",
+            ),
+            ("heft -l a:1 dataset put x y", "heft dataset put -l a:1 x y"),
+            ("heft dlq -o json ls", "heft dlq -o json ls"),
+            ("heft -o json dlq a:1 ls", "heft dlq --leader=a:1 -o json ls"),
+            ("heft -l a:1 worker calcA", "heft worker a 1 calcA"),
+            ("heft -o json foo", "heft foo -o json"),
+            ("heft -q leader 5000", "heft -q leader 5000"),
+        ] {
+            assert_eq!(words(line), behind, "{line}");
+        }
+        let Usage(text) = read("heft -l b:2 status a:1").unwrap_err();
+        assert!(text.contains("given twice"), "{text}");
+    }
+
+    #[test]
     fn other_words_stay_as_they_are() {
         for line in [
             "heft",
@@ -357,6 +432,11 @@ mod tests {
             ("heft status -o xml", false),
             ("heft submit x -- -o json", false),
             ("heft leader 5000 -o json", false),
+            ("heft -o json leader 5000", false),
+            ("heft -o json job ls", true),
+            ("heft foo -o json", true),
+            ("heft job -ojson foo", true),
+            ("heft foo --output=table", false),
         ] {
             assert_eq!(read(line).unwrap().is_json, is_json, "{line}");
         }

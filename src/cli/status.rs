@@ -10,7 +10,7 @@ use clap::Args;
 use super::exit::INTERRUPTED;
 use super::output::{self, OUTPUT_VARIABLE};
 use super::table::{Side, Table, said, text, yes_or_no};
-use super::{Output, Reach, about, printable, say};
+use super::{Output, Reach, about, print, printable, say};
 use crate::answers::{
     Avoided, ClientRow, Durability, Flagged, Jobs, Lack, LeaderStatus, QueueRow, Status, WorkerRow,
     ask,
@@ -71,13 +71,11 @@ async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn show(status: &Answered<Status>, args: &StatusArgs) -> anyhow::Result<()> {
-    let table = || {
-        let text = render(&status.answer);
-        let cleared = args.watch && std::io::stdout().is_terminal();
+    if args.watch && args.output.is_for_people() && std::io::stdout().is_terminal() {
         // Clears the screen, then writes from the top.
-        if cleared { format!("\x1b[2J\x1b[H{text}") } else { text }
-    };
-    Ok(output::show(args.output, &status.json, None, table)?)
+        print(b"\x1b[2J\x1b[H")?;
+    }
+    Ok(output::show(args.output, &status.json, None, || render(&status.answer))?)
 }
 
 fn render(status: &Status) -> String {
@@ -239,6 +237,16 @@ pub(super) fn workers_table(workers: &[WorkerRow]) -> Table {
         ("CONNECTED", Side::Left),
         ("PROGRAMS", Side::Right),
         ("PATTERNS", Side::Left),
+    ])
+    .may_go(&[
+        "RETURNING",
+        "CPU",
+        "PROGRAMS",
+        "CLASS",
+        "CREDIT",
+        "PATTERNS",
+        "RUNNING",
+        "CONNECTED",
     ]);
     for worker in workers {
         let programs = worker.programs.as_ref();
@@ -270,7 +278,8 @@ pub(super) fn clients_table(clients: &[ClientRow]) -> Table {
         ("IN FLIGHT", Side::Right),
         ("QUEUED", Side::Right),
         ("CONNECTIONS", Side::Right),
-    ]);
+    ])
+    .may_go(&["CONNECTIONS", "CAP"]);
     for client in clients {
         table.row([
             text(&client.id),

@@ -102,6 +102,30 @@ async fn a_real_leader_says_which_things_are_not_there() {
     }
 }
 
+#[test]
+fn a_wrong_name_of_a_dataset_or_of_its_file_is_said_with_those_that_are_like_it() {
+    let (leader, files) = (procs::Leader::start(&[]), procs::TempDir::new());
+    let addr = leader.addr();
+    let run = |line: &str| procs::heft(&[&words(line)[..], &["-l", &addr]].concat());
+    let file = files.join("alpha.txt");
+    std::fs::write(&file, "a").unwrap();
+    let put = format!("dataset put models {} --target none --progress none", file.display());
+    let (code, out, err) = run(&put);
+    assert_eq!(code, Some(0), "{out}{err}");
+    for (line, hint) in [
+        ("dataset status model", "has no dataset \"model\""),
+        ("dataset rm model", "did you mean \"models\"?"),
+        ("dataset verify model", "did you mean \"models\"?"),
+        ("dataset push model", "did you mean \"models\"?"),
+        ("submit calcA --dataset model", "did you mean \"models\"?"),
+        ("submit calcA --dataset models/alpha", "did you mean \"alpha.txt\"?"),
+    ] {
+        let (code, out, err) = run(line);
+        assert_eq!((code, out.as_str()), (Some(5), ""), "{line}: {err}");
+        assert!(err.contains(hint), "{line}: {err}");
+    }
+}
+
 #[tokio::test]
 async fn of_several_jobs_each_that_cannot_be_cancelled_is_said() {
     let leader = FakeLeader::start().await;
@@ -127,6 +151,9 @@ async fn a_wrong_command_line_is_an_object_for_programs_too() {
         ("cancel x --output=json", None, "\"x\" is not a valid job id"),
         ("status a:1 -l b:2 -o json", None, "the leader is given twice"),
         ("job cancel -ojson", None, "required arguments"),
+        ("foo -o json", None, "unrecognized subcommand 'foo'"),
+        ("-o json foo", None, "unrecognized subcommand 'foo'"),
+        ("job foo", Some("json"), "unrecognized subcommand 'foo'"),
         ("context show none -o json", None, "no context \"none\""),
         ("status --context none -o json", None, "no context \"none\""),
     ] {

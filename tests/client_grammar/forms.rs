@@ -1,7 +1,7 @@
 //! Every command in both forms, as a table and as JSON.
 
 use super::{JOB, answer_to, beside, serve, words};
-use crate::command::{Ended, heft, until_closed};
+use crate::command::{Ended, end, heft, until_closed};
 use crate::leader::{FakeLeader, ok};
 use crate::procs;
 use crate::schema::{faults, schema};
@@ -157,7 +157,7 @@ async fn submit_prints_the_jobs_id_and_nothing_of_its_output_as_quiet() {
         until_closed(peer).await;
         request.job_id
     };
-    let (ended, job) = tokio::join!(crate::command::end(command), script);
+    let (ended, job) = tokio::join!(end(command), script);
     assert_eq!((ended.code, ended.out), (0, format!("{job}\n")));
 }
 
@@ -189,8 +189,27 @@ async fn the_variable_names_the_form_unless_the_flag_does() {
     }
     let mut command = heft(&["status"]);
     command.env("HEFT_OUTPUT", "xml");
-    let ended = crate::command::end(command).await;
+    let ended = end(command).await;
     assert!(ended.code == 2 && ended.err.contains("'xml'"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn flags_may_stand_before_the_verb() {
+    let leader = FakeLeader::start().await;
+    let expected = run(&leader, "job ls -o json", &[], true).await;
+    assert!(expected.code == 0 && expected.out.starts_with('{'), "{}", expected.err);
+    for line in [
+        "-l @ -o json job ls",
+        "job -l @ -o json ls",
+        "-q -o json job -l @ ls",
+        "job ls -l @ -o json",
+    ] {
+        let ended = run(&leader, line, &[], false).await;
+        assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{line}");
+        assert_eq!(ended.out, expected.out, "{line}");
+    }
+    let nowhere = end(heft(&["-l", "127.0.0.1:1", "status", "--connect-wait", "50ms"])).await;
+    assert!(nowhere.code == 3 && nowhere.err.contains("127.0.0.1:1"), "{}", nowhere.err);
 }
 
 #[tokio::test]

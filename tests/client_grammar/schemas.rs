@@ -49,14 +49,24 @@ struct World {
 impl World {
     /// Runs a command as JSON: it ends with this code, and prints what its schema says.
     fn json(&mut self, code: i32, command: &str, args: &[&str]) -> Value {
+        let mut lines = self.lines(code, command, args);
+        assert_eq!(lines.len(), 1, "{command}: {lines:#?}");
+        lines.remove(0)
+    }
+
+    /// The same of one that prints an object on each line.
+    fn lines(&mut self, code: i32, command: &str, args: &[&str]) -> Vec<Value> {
         let addr = self.leader.addr();
         let words: Vec<&str> = command.split(' ').collect();
         let line = [&words[..], args, &["-l", &addr, "-o", "json"]].concat();
         let (ended, out, err) = heft(&line);
         assert_eq!(ended, Some(code), "{line:?}: {out}{err}");
-        let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{line:?}: {out}"));
-        let faults = faults(&schema(&name_of(command)), &shown);
-        assert!(faults.is_empty(), "{line:?}: {faults:#?}: {shown:#}");
+        let read = |text| serde_json::from_str(text).unwrap_or_else(|_| panic!("{line:?}: {out}"));
+        let shown: Vec<Value> = out.lines().map(read).collect();
+        for shown in &shown {
+            let faults = faults(&schema(&name_of(command)), shown);
+            assert!(faults.is_empty(), "{line:?}: {faults:#?}: {shown:#}");
+        }
         self.seen.insert(name_of(command));
         shown
     }
@@ -117,6 +127,12 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     assert_eq!(world.json(0, "job show", &[job])["state"], "done");
     assert!(!world.json(0, "job ls", &[])["jobs"].as_array().unwrap().is_empty());
     assert_eq!(world.json(0, "job wait", &[job])["ok"], true);
+    let printed = world.lines(0, "job logs", &[job, "--stdout"]);
+    assert_eq!(printed[0]["text"], "hi\n");
+    assert_eq!((&printed[1]["state"], &printed[1]["complete"]), (&json!("done"), &json!(true)));
+    let unknown = world.lines(5, "job logs", &[super::JOB]);
+    let end = unknown.last().unwrap();
+    assert_eq!((&end["error"]["code"], &end["complete"]), (&json!("not-found"), &json!(false)));
     let (code, out, err) = heft(&["cancel", job, "-l", &addr, "-o", "json"]);
     let ended = Ended { code: code.unwrap(), out, err, id: None };
     assert_eq!((ended.code, error_of(&ended).0.as_str()), (1, "failed"));

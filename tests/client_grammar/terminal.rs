@@ -1,11 +1,13 @@
 //! What a terminal shows that a pipe does not.
 
-use super::{JOB, beside, serve};
+use super::{JOB, answer_to, beside, serve, serve_with};
 use crate::command::{Ended, end, heft, until_closed};
 use crate::leader::{FakeLeader, ok};
 use crate::procs::root;
 use chunking::message::{Progress, Stage, Standing};
+use serde_json::{Value, json};
 use tokio::process::Command;
+use unicode_width::UnicodeWidthStr;
 
 /// The command on a terminal of so many columns; what the terminal got is its standard output.
 fn on_terminal(columns: u32, line: &[&str]) -> Command {
@@ -49,15 +51,192 @@ async fn a_table_is_as_wide_as_the_terminal_and_whole_in_a_pipe() {
     );
     let at_80 = shown(&leader, 80, &line).await;
     let expected = "\
-JOB                                   CLIENT   EXEC  ATTEMPTS  RUN  AGE  REASON
-9aa6c89e-47e7-42c8-89ff-18edee83e619  submit…  slow         1    1   3s  the wo…";
+JOB                                   CLIENT           EXEC  AGE  REASON
+9aa6c89e-47e7-42c8-89ff-18edee83e619  submit-b127d78…  slow   3s  the worker wa…";
     assert_eq!(frame(&at_80), expected);
-    // What a row is called by is never cut, and no column vanishes.
-    let at_40 = shown(&leader, 40, &line).await;
+    // What a row is called by is never cut; columns for which there is no room are left out.
+    let at_60 = shown(&leader, 60, &line).await;
     let expected = "\
-JOB                                   CLIENT  EXEC  ATTEMPTS  RUN  AGE  REASON
-9aa6c89e-47e7-42c8-89ff-18edee83e619  submi…  slow         1    1   3s  the w…";
-    assert_eq!(frame(&at_40), expected);
+JOB                                   EXEC  REASON
+9aa6c89e-47e7-42c8-89ff-18edee83e619  slow  the worker was …";
+    assert_eq!(frame(&at_60), expected);
+    let at_40 = shown(&leader, 40, &line).await;
+    assert_eq!(frame(&at_40), "JOB\n9aa6c89e-47e7-42c8-89ff-18edee83e619");
+}
+
+/// What a leader answers that has much to say.
+fn wordy(verb: &str) -> Value {
+    let mut answer = answer_to(verb);
+    let worker = "00000000-0000-0000-0000-000000000001";
+    match verb {
+        "status" => {
+            let row = &mut answer["workers"][0];
+            row["name"] = json!("render-host-17.example");
+            row["credit"] = json!(1024);
+            row["cpu_permille"] = json!(1000);
+            row["programs"] = json!(["calcA", "処理"]);
+            row["patterns"] = json!(["job.assign.calcA", "job.assign.common.>"]);
+            answer["leader"]["draining"] = json!(true);
+            answer["leader"]["disk_trouble"] =
+                json!("2 large files wait for room, the first of 7 GiB");
+            answer["queues"] = json!([{"key": "job.assign.calcA", "queued": 1_234_567}]);
+        }
+        "job.ls" => {
+            let row = answer["jobs"][0].clone();
+            let rows = answer["jobs"].as_array_mut().unwrap();
+            rows.push(row.clone());
+            rows[1]["state"] = json!("running");
+            rows[1]["uploading"] = json!(true);
+            rows[1]["exec"] = json!("処理プログラム");
+            rows[1]["worker_name"] = json!("render-host-17.example");
+        }
+        "job.show" => {
+            answer["why"] = json!(
+                "no worker has calcA: host-1 lacks it, host-2 lacks it, and there is no other"
+            );
+            answer["tag"] = json!("two\nlines");
+            let attempt = &mut answer["attempts"][0];
+            attempt["worker_name"] = json!("render-host-17.example");
+            attempt["why"] = json!("its worker was lost in the middle of the attempt");
+        }
+        "explain" => {
+            let row = |id: &str, verdict: &str, text: &str| {
+                json!({"id": id, "name": "render-host-17.example", "verdict": verdict, "text": text,
+                       "missing_bytes": 7_500_000_000_u64, "running": 12, "credit": 1024})
+            };
+            answer["phase"] = json!("queued");
+            answer["ahead"] = json!(2);
+            answer["waits"] = json!({"for": "data", "text": "render-host-17.example, which gets the dataset models-v2",
+                                     "waited_ms": 1_500});
+            answer["workers"] = json!([
+                row(worker, "best", "the dataset is coming, 7 GiB of 40 GiB are there"),
+                row(
+                    "00000000-0000-0000-0000-000000000002",
+                    "no-match",
+                    "its patterns do not match"
+                ),
+            ]);
+        }
+        _ => {}
+    }
+    answer
+}
+
+/// What a command shows on a terminal of so many columns with that leader.
+async fn wordy_shown(leader: &FakeLeader, columns: u32, line: &str) -> String {
+    let line: Vec<&str> = line.split(' ').chain(["-l", &leader.address]).collect();
+    let ended = beside(on_terminal(columns, &line), serve_with(leader, wordy)).await;
+    assert_eq!(ended.code, 0, "{}{}", ended.out, ended.err);
+    let lines: Vec<&str> = ended.out.lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+#[tokio::test]
+async fn no_line_is_wider_than_the_terminal_and_a_pipe_has_all_columns() {
+    let leader = FakeLeader::start().await;
+    for line in [
+        &format!("job show {JOB}"),
+        &format!("explain {JOB}"),
+        "workers ls",
+        "workers show 00000000-0000-0000-0000-000000000001",
+        "clients ls",
+        "queue ls",
+        "job ls",
+        "status",
+        "blob ls",
+        "dlq ls",
+        &format!("dlq show {JOB}"),
+        "dataset ls",
+        "dataset status models",
+    ] {
+        for columns in [40, 80, 200] {
+            let shown = wordy_shown(&leader, columns, line).await;
+            let columns = usize::try_from(columns).unwrap();
+            let wide = shown.lines().find(|line| line.width() > columns);
+            // A row is called by its first word, and no word is broken.
+            let is_word = |line: &str| line.split_whitespace().count() <= 2 && columns == 40;
+            assert!(wide.is_none_or(is_word), "{line} at {columns}: {wide:?}\n{shown}");
+        }
+        let words: Vec<&str> = line.split(' ').chain(["-l", &leader.address]).collect();
+        let piped = beside(heft(&words), serve_with(&leader, wordy)).await;
+        assert!(!piped.out.contains('…'), "{line}: {}", piped.out);
+    }
+}
+
+#[tokio::test]
+async fn a_narrow_terminal_shows_the_columns_that_matter_most() {
+    let leader = FakeLeader::start().await;
+    let workers = "\
+WORKER                                NAME                    RUNNING  CONNECTED
+00000000-0000-0000-0000-000000000001  render-host-17.example        1  yes
+        worker render-host-17.example (00000000-0000-0000-0000-000000000001)
+        lacks the program calcB (returned a job 5s ago): Executable not found:
+        /opt/grid/exe/calcB.exe
+        worker render-host-17.example (00000000-0000-0000-0000-000000000001)
+        FAILS MORE THAN OTHERS: 6 of the last 9 jobs of calcA failed there (66
+        %), 10 % on the median worker";
+    let jobs = "\
+JOB                                   STATE          EXEC           TAG      AGE
+65326b34-6b98-4f22-816a-8c3463f1df69  failed         calcA          nightly   0s
+65326b34-6b98-4f22-816a-8c3463f1df69  running, upl…  処理プログラ…  nightly   0s";
+    let explained = format!(
+        "\
+job       {}, queued for 1.5s
+queue     job.assign.calcA
+policy    locality
+waits     render-host-17.example, which gets the dataset models-v2
+position  2 jobs of the same client and key are served before it
+
+WORKER                                NAME             VERDICT   WHY
+00000000-0000-0000-0000-000000000001  render-host-17…  best      the dataset is…
+00000000-0000-0000-0000-000000000002  render-host-17…  no-match  its patterns d…",
+        answer_to("explain")["job_id"].as_str().unwrap()
+    );
+    let (show, explain) = (format!("job show {JOB}"), format!("explain {JOB}"));
+    let shown = |columns, line| wordy_shown(&leader, columns, line);
+    assert_eq!(shown(80, "workers ls").await, workers);
+    assert_eq!(shown(80, "job ls").await, jobs);
+    assert_eq!(shown(80, &explain).await, explained);
+    let status = shown(80, "status").await;
+    let begins = "\
+leader  heft 0.1.0, up 2s, driver uring, durability disk, DRAINING: no new jobs
+        are accepted
+jobs    0 queued, 1 running, 2 done, 0 dead
+";
+    assert!(status.starts_with(begins) && status.contains(workers), "{status}");
+    // Where an id has room alone, it is what is left.
+    let at_40 = "\
+WORKER
+00000000-0000-0000-0000-000000000001
+        worker render-host-17.example
+        (00000000-0000-0000-0000-000000000001)
+        lacks the program calcB
+";
+    assert!(shown(40, "workers ls").await.starts_with(at_40));
+    let status = shown(40, "status").await;
+    assert!(status.contains(at_40), "{status}");
+    let at_40 = "\
+JOB
+65326b34-6b98-4f22-816a-8c3463f1df69
+65326b34-6b98-4f22-816a-8c3463f1df69";
+    assert_eq!(shown(40, "job ls").await, at_40);
+    let at_40 = "
+
+WORKER
+00000000-0000-0000-0000-000000000001
+00000000-0000-0000-0000-000000000002";
+    assert!(shown(40, &explain).await.ends_with(at_40));
+    // Everything of a job: why it is where it is, and a tag of two lines on one.
+    let why = "
+why         no worker has calcA: host-1 lacks it, host-2 lacks it, and there is
+            no other
+exec        calcA
+tag         two lines
+";
+    let job = shown(80, &show).await;
+    assert!(job.contains(why), "{job}");
+    let jobs = shown(200, "job ls").await;
+    assert!(jobs.contains("render-host-17.example  ") && jobs.contains("root@vm/"), "{jobs}");
 }
 
 #[tokio::test]

@@ -14,11 +14,12 @@ use clap::{Args, Subcommand};
 use super::exit::FAILED;
 use super::output::{self, OUTPUT_VARIABLE};
 use super::progress::Progress;
+use super::reach::Leader;
 use super::submit::CompressChoice;
 use super::{Output, Reach, Rows, time_limit};
-use crate::answers::ask;
-use crate::client::Answered;
+use crate::answers::ask::{self, Ask};
 use crate::client::dataset::{TARGET_ALL, Wait};
+use crate::client::{Answered, Client, ClientError};
 use crate::core::ids::CacheId;
 use crate::units::Span;
 
@@ -173,7 +174,7 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
         }
         What::Status { id: Some(id), .. } => {
             let question = ask::DatasetStatus { cache_id: id_of(id), after: None, within: None };
-            let Answered { answer, json } = client.ask(&question).await?;
+            let Answered { answer, json } = ask_of(&client, &leader, id, &question).await?;
             (json, show::status(&answer), true)
         }
         What::Status { id: None, .. } => {
@@ -182,23 +183,40 @@ async fn look(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
             (json, show::states(&states), true)
         }
         What::Rm { id } => {
-            let Answered { answer, json } =
-                client.ask(&ask::DatasetRm { cache_id: id_of(id) }).await?;
+            let question = ask::DatasetRm { cache_id: id_of(id) };
+            let Answered { answer, json } = ask_of(&client, &leader, id, &question).await?;
             (json, show::removed(id.as_str(), &answer), true)
         }
         What::Verify { id } => {
             let question = ask::DatasetVerify { cache_id: id_of(id) };
-            let Answered { answer, json } = client.ask(&question).await?;
+            let Answered { answer, json } = ask_of(&client, &leader, id, &question).await?;
             let (text, good) = show::verified(id.as_str(), &answer);
             (json, text, good)
         }
         What::Push { id, target } => {
             let question = ask::DatasetPush { cache_id: id_of(id), target: target.clone() };
-            let Answered { answer, json } = client.ask(&question).await?;
+            let Answered { answer, json } = ask_of(&client, &leader, id, &question).await?;
             (json, show::pushed(id.as_str(), &answer, &leader), true)
         }
     };
     client.close().await;
     output::show(args.output, &json, rows, || text)?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Asks about a dataset. If the leader has none of this id, the error has those that are like it.
+async fn ask_of<Q: Ask>(
+    client: &Client,
+    leader: &Leader,
+    id: &CacheId,
+    question: &Q,
+) -> anyhow::Result<Answered<Q::Answer>> {
+    match client.ask(question).await {
+        Ok(answered) => Ok(answered),
+        // Older leaders say so in `Answered`.
+        Err(error @ (ClientError::NotFound(_) | ClientError::Answered(_))) => {
+            Err(select::unknown(client, leader, id.as_str(), error).await)
+        }
+        Err(error) => Err(error.into()),
+    }
 }

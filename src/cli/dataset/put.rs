@@ -13,7 +13,7 @@ use crate::answers::{WorkerRow, ask};
 use crate::cli::exit::{FAILED, INTERRUPTED, code_of};
 use crate::cli::output::{print_id, with_code};
 use crate::cli::reach::Leader;
-use crate::cli::table::{Side, Table};
+use crate::cli::table::{Side, Table, prose};
 use crate::cli::{Output, note, print, print_json, say};
 use crate::client::Client;
 use crate::client::dataset::{DatasetSpec, PutError, PutReport, WorkerAck, put};
@@ -43,7 +43,7 @@ pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<Ex
             if let (Output::Table, PutError::TimedOut { report: Some(report), .. }) =
                 (args.output, &error)
             {
-                print(text(what, report).as_bytes())?;
+                print(prose(text(what, report)).as_bytes())?;
             }
             let hint = match &error {
                 PutError::Refused { refusal, .. }
@@ -148,7 +148,7 @@ fn is_target(worker: &WorkerRow, target: &str) -> bool {
 
 fn show(args: &DatasetArgs, what: &PutArgs, report: &PutReport) -> anyhow::Result<()> {
     match args.output {
-        Output::Table => print(text(what, report).as_bytes())?,
+        Output::Table => print(prose(text(what, report)).as_bytes())?,
         Output::Json | Output::Jsonl => {
             let status = if report.enough { "OK" } else { "FAILED" };
             let mut object = members(what, report);
@@ -183,7 +183,8 @@ fn text(what: &PutArgs, report: &PutReport) -> String {
         ("NAME", Side::Left),
         ("STATUS", Side::Left),
         ("MESSAGE", Side::Left),
-    ]);
+    ])
+    .may_go(&["NAME", "MESSAGE"]);
     for ack in &report.acks {
         let (id, name) = id_and_name(ack);
         let name = name.unwrap_or("-");

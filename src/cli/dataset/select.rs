@@ -161,19 +161,30 @@ async fn known(
         Ok(listing) => Ok(listing),
         // Older leaders say so in `Answered`.
         Err(error @ (ClientError::NotFound(_) | ClientError::Answered(_))) => {
-            let ids = dataset_ids(client).await?;
-            if ids.iter().any(|known| known == id) {
-                return Err(error.into());
-            }
-            Err(NotFound(format!(
-                "the leader at {} has no dataset {id:?} (`{}` lists them){}",
-                leader.address(),
-                leader.command("dataset ls"),
-                did_you_mean(id, ids.iter().map(String::as_str)),
-            ))
-            .into())
+            Err(unknown(client, leader, id, error).await)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// The error of a question about a dataset: with names that are like it, if the leader has none of
+/// this one.
+pub(super) async fn unknown(
+    client: &Client,
+    leader: &Leader,
+    id: &str,
+    error: ClientError,
+) -> anyhow::Error {
+    match dataset_ids(client).await {
+        Ok(ids) if !ids.iter().any(|known| known == id) => NotFound(format!(
+            "the leader at {} has no dataset {id:?} (`{}` lists them){}",
+            leader.address(),
+            leader.command("dataset ls"),
+            did_you_mean(id, ids.iter().map(String::as_str)),
+        ))
+        .into(),
+        Ok(_) | Err(ClientError::Answered(_) | ClientError::NotFound(_)) => error.into(),
+        Err(error) => error.into(),
     }
 }
 

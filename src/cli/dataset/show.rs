@@ -32,7 +32,8 @@ pub(super) fn list(page: &DatasetPage) -> String {
         ("MISSING", Side::Right),
         ("FAILED", Side::Right),
         ("AGE", Side::Right),
-    ]);
+    ])
+    .may_go(&["STORED", "AGE", "FILES", "TARGET", "COMING"]);
     for dataset in &page.datasets {
         datasets.row([
             text(&dataset.cache_id),
@@ -83,7 +84,8 @@ pub(super) fn states(states: &[State]) -> String {
         ("STATE", Side::Left),
         ("HERE", Side::Right),
         ("TEXT", Side::Left),
-    ]);
+    ])
+    .may_go(&["WORKER", "BYTES", "HERE"]);
     for State { dataset, lacking } in states {
         let own = || {
             let bytes = said(dataset.bytes.map(ByteSize));
@@ -128,7 +130,8 @@ pub(super) fn status(shown: &DatasetShown) -> String {
         ("HERE", Side::Right),
         ("OF", Side::Right),
         ("TEXT", Side::Left),
-    ]);
+    ])
+    .may_go(&["OF", "HERE", "NAME", "TEXT"]);
     for at in at_workers {
         workers.row([
             text(&at.id),
@@ -172,7 +175,8 @@ pub(super) fn verified(id: &str, inspected: &Inspected) -> (String, bool) {
         ("NAME", Side::Left),
         ("STATUS", Side::Left),
         ("MESSAGE", Side::Left),
-    ]);
+    ])
+    .may_go(&["NAME", "MESSAGE"]);
     let mut failed = 0;
     for worker in &inspected.workers {
         failed += usize::from(CacheStatus::from(worker.status.clone()) == CacheStatus::Failed);

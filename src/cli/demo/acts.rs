@@ -219,18 +219,24 @@ async fn killed_worker(scene: &mut Scene) -> anyhow::Result<ActEnd> {
     let mut job = scene.client().submit(request("rescued", Vec::new())).await?;
     let by = scene.notes().join("taken/by");
     let victim = loop {
-        match fs::read_to_string(&by) {
-            Ok(directory) => {
-                break if directory.contains("worker-1") { "worker-1" } else { "worker-2" };
+        if let Ok(directory) = fs::read_to_string(&by) {
+            let found = scene.worker_at(&directory);
+            break found.with_context(|| format!("no worker has its jobs in {directory:?}"))?;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            ended = job.wait() => {
+                let JobResult { status, stderr, .. } = ended?;
+                bail!("the job ended {} before its worker was killed: {stderr}", status.as_str());
             }
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     };
     scene.kill_worker(victim)?;
     let began = Instant::now();
     let result = job.wait().await?;
     let took = began.elapsed();
-    let is_good = result.status == JobStatus::Ok && !result.stdout.contains(victim);
+    let is_other = scene.worker_at(&result.stdout).is_some_and(|worker| worker != victim);
+    let is_good = result.status == JobStatus::Ok && is_other;
     scene.restart_worker(victim).await?;
     Ok(ActEnd {
         lines: vec![format!(

@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 
 use super::exit::{FAILED, Usage};
 use super::print;
+use super::terminal::wrap;
 use crate::units::ByteSize;
 use acts::Act;
 use scene::Scene;
@@ -28,6 +29,9 @@ nothing behind.";
 
 /// How long the acts may take before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// No line is longer, but for paths: the demo is watched in a terminal.
+const COLUMNS: usize = 79;
 
 /// Times the size of the heavy input that the directory needs: the input, the leader's copy, the
 /// job's copy, and as much again for the dataset and the result.
@@ -101,12 +105,13 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let mut scene = Scene::set(&args.dir).await?;
     say(&format!(
-        "A leader on {}, two workers and a client on this machine; files in {}.\n",
+        "A leader on {}, two workers and a client on this machine.\nFiles in {}.\n",
         scene.addr(),
         scene.root().display()
     ))?;
     let acts = acts::all(args.size.0, args.jobs);
     let (all, mut good) = (acts.len(), 0);
+    let beneath = " ".repeat(Act::LABEL_CHARS + 2);
     for act in acts {
         say(&format!("{}  {}", act.label(), act.announcement()))?;
         let left = PATIENCE.saturating_sub(began.elapsed());
@@ -114,11 +119,11 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             format!("the demo did not end within {} seconds", PATIENCE.as_secs())
         })??;
         for line in &end.lines {
-            say(&format!("{}  {line}", " ".repeat(Act::LABEL_CHARS)))?;
+            say(&wrap(&format!("{beneath}{line}"), COLUMNS))?;
         }
         good += usize::from(end.is_good);
         if !end.is_good {
-            say(&format!("{}  THAT IS NOT AS IT SHOULD BE", " ".repeat(Act::LABEL_CHARS)))?;
+            say(&format!("{beneath}THAT IS NOT AS IT SHOULD BE"))?;
         }
     }
     say(&format!("\n{good} of {all} went as they should, in {:.1?}.", began.elapsed()))?;

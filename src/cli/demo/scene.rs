@@ -80,6 +80,12 @@ impl Scene {
         self.place.programs()
     }
 
+    /// Which worker has its job directories at this path.
+    pub(super) fn worker_at(&self, path: &str) -> Option<&'static str> {
+        let has = |name: &&str| Path::new(path).starts_with(self.place.jobs(name));
+        WORKERS.into_iter().find(has)
+    }
+
     /// The directory in which programs leave notes for the demo.
     pub(super) fn notes(&self) -> PathBuf {
         self.place.0.join("notes")
@@ -179,7 +185,7 @@ fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> 
         .arg("--exe-dir")
         .arg(place.programs())
         .arg("--work-dir")
-        .arg(place.0.join(format!("jobs-{name}")))
+        .arg(place.jobs(name))
         .arg("--cache-dir")
         .arg(place.0.join(format!("cache-{name}")))
         .stdout(Stdio::null())
@@ -191,7 +197,12 @@ fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> 
 struct Place(PathBuf);
 
 impl Place {
+    /// The path is absolute: programs are named by it and run in directories of their own. It is
+    /// without links, as the one that they see.
     fn new(dir: &Path) -> anyhow::Result<Place> {
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("cannot make {} an absolute path", dir.display()))?;
         let path = dir.join(format!("heft-demo-{}", Uuid::new_v4().simple()));
         let made = fs::create_dir(&path).and_then(|()| fs::create_dir(path.join("notes")));
         made.with_context(|| format!("cannot make {}", path.display()))?;
@@ -202,9 +213,15 @@ impl Place {
         self.0.join("programs")
     }
 
+    /// The work directory of a worker.
+    fn jobs(&self, worker: &str) -> PathBuf {
+        self.0.join(format!("jobs-{worker}"))
+    }
+
     fn write_programs(&self) -> anyhow::Result<()> {
         let notes = self.0.join("notes");
-        let notes = notes.display();
+        // As it stands between the quotes of a shell.
+        let notes = notes.display().to_string().replace('\'', r"'\''");
         let directory = self.programs();
         fs::create_dir(&directory)?;
         for (name, body) in [

@@ -104,7 +104,8 @@ fn render(jobs: &[JobRow], more: bool) -> String {
         ("RAN", Side::Right),
         ("WORKER", Side::Left),
         ("CLIENT", Side::Left),
-    ]);
+    ])
+    .may_go(&["RAN", "CLIENT", "WORKER", "TAG", "AGE", "EXEC"]);
     for job in jobs {
         let worker = job.worker_name.as_ref().or(job.worker.as_ref());
         table.row([

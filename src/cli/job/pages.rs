@@ -38,8 +38,8 @@ pub(super) fn state(text: &str) -> Result<JobState, String> {
     }
 }
 
-/// Goes through the jobs that are meant, the newest first, up to `limit` of them; whether there may
-/// be more. A page is dropped before the next one is asked for.
+/// Goes through the jobs that are meant, the newest first, up to `limit` of them; whether there are
+/// more. A page is dropped before the next one is asked for.
 pub(super) async fn each(
     client: &Client,
     leader: &str,
@@ -49,21 +49,22 @@ pub(super) async fn each(
 ) -> anyhow::Result<bool> {
     let (mut left, mut after) = (limit, None);
     loop {
-        if left == 0 {
-            return Ok(true);
-        }
         let question = ask::JobLs {
             states: filter.states.clone(),
             client: filter.client.clone(),
             exec: filter.exec.clone(),
             tag: filter.tag.clone(),
             since_ms: filter.since_ms,
-            limit: Some(left.min(PAGE_JOBS)),
+            // One more than are wanted, to know whether there is one.
+            limit: Some(left.saturating_add(1).min(PAGE_JOBS)),
             after,
         };
         let page = client.ask(&question).await.map_err(|error| newer(leader, error))?.answer;
         for job in page.jobs {
-            left = left.saturating_sub(1);
+            if left == 0 {
+                return Ok(true);
+            }
+            left -= 1;
             take(job);
         }
         // A place that is not behind the last one would never end.

@@ -59,7 +59,7 @@ struct Lines(String);
 impl Lines {
     fn add(&mut self, label: &str, what: &str) {
         if !what.is_empty() {
-            self.0.push_str(&format!("{label:<10}  {}\n", printable(what)));
+            self.0.push_str(&format!("{label:<10}  {}\n", printable(what).replace('\n', " ")));
         }
     }
 }
@@ -176,7 +176,8 @@ fn attempts(shown: &JobShown) -> String {
         ("TOOK", Side::Right),
         ("HOW IT ENDED", Side::Left),
     ];
-    let mut table = Table::new(heads.get(first..).unwrap_or_default());
+    let heads = heads.get(first..).unwrap_or_default();
+    let mut table = Table::new(heads).may_go(&["WORKER", "TOOK", "BEGAN", "NAME"]);
     for attempt in &shown.attempts {
         let is_over = !attempt.why.is_empty();
         let took = attempt.began_ms.filter(|_| attempt.ended_ms.is_some() || !is_over);
@@ -201,7 +202,8 @@ fn children(shown: &JobShown) -> String {
         ("STATE", Side::Left),
         ("WORKER", Side::Left),
         ("NAME", Side::Left),
-    ]);
+    ])
+    .may_go(&["WORKER", "NAME"]);
     for child in &shown.children {
         table.row([
             text(&child.job_id),

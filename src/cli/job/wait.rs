@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::pages::{Filter, ids, newer};
 use crate::answers::{JobState, LISTED_MAX, WaitedJob, ask};
-use crate::cli::exit::{FAILED, NOT_FOUND, TimedOut, Usage};
+use crate::cli::exit::{FAILED, NOT_FOUND, NotFound, TimedOut, Usage};
 use crate::cli::last::{JobRef, job_ref};
 use crate::cli::output::{self, OUTPUT_VARIABLE, Rows};
 use crate::cli::{Output, Reach, printable, say};
@@ -27,8 +27,9 @@ const EXAMPLES: &str = "Examples:
 
 It rides out a leader that goes away.
 
-Exit codes: 0 all jobs (with --any: the first that ended) ended OK, 1 a job failed, was cancelled or is unknown, 2 invalid
-command line, 3 the leader cannot be reached or is too old, 4 --timeout ran out.";
+Exit codes: 0 all jobs (with --any: the first that ended) ended OK, 1 a job failed or was cancelled,
+2 invalid command line, 3 the leader cannot be reached or is too old, 4 --timeout ran out, 5 a job is
+unknown, or none has the tag.";
 
 /// Questions that one command holds open at a time.
 const QUESTIONS: usize = 16;
@@ -122,7 +123,7 @@ async fn meant(
     };
     let found = ids(client, leader, &filter).await?;
     if let (Some(tag), []) = (&args.which.tag, found.as_slice()) {
-        return Err(Usage(format!(
+        return Err(NotFound(format!(
             "no job with the tag {tag:?} is known to {}: its jobs were not submitted yet, or their \
              results have expired",
             leader
