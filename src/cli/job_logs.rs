@@ -35,8 +35,8 @@ As json and jsonl each piece of the output is an object on a line as it comes; t
 job's state. As quiet it is the output without lines of heft's own.
 
 Exit codes: 0 all of the output was printed, however the job ended; 1 some of it was not, or cannot
-be had, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5 the leader does
-not know the job, 141 the reader of the output left.";
+be had, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5 the leader
+does not know the job, 141 the reader of the output left.";
 
 /// Print what a job prints, while it runs and when it has ended
 #[derive(Debug, Args)]

@@ -24,8 +24,8 @@ const EXAMPLES: &str = "Examples:
   heft demo --size 64MiB --jobs 50
   heft demo --keep
 
-It needs /bin/sh and coreutils, and five times --size of disk space in --dir while it runs. It leaves
-nothing behind.";
+It needs /bin/sh and coreutils, and five times --size of disk space in --dir while it runs.
+It leaves nothing behind.";
 
 /// How long the acts may take before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -27,9 +27,9 @@ const EXAMPLES: &str = "Examples:
 
 It rides out a leader that goes away.
 
-Exit codes: 0 all jobs (with --any: the first that ended) ended OK, 1 a job failed or was cancelled,
-2 invalid command line, 3 the leader cannot be reached or is too old, 4 --timeout ran out, 5 a job is
-unknown, or none has the tag.";
+Exit codes: 0 all jobs (with --any: the first that ended) ended OK, 1 a job failed or was
+cancelled, 2 invalid command line, 3 the leader cannot be reached or is too old, 4 --timeout ran
+out, 5 a job is unknown, or none has the tag.";
 
 /// Questions that one command holds open at a time.
 const QUESTIONS: usize = 16;
