@@ -24,9 +24,9 @@ const EXAMPLES: &str = "Examples:
 The leader also collects orphaned files itself, after its --blob-grace. If the leader is not
 running, use `heft-tools log verify DATA`.
 
-Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered with
-an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5 there is no
-such blob.";
+Exit codes: 0 done, and verify found no damage, 1 verify found damage, or the leader answered
+with an error, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 5
+there is no such blob.";
 
 /// What is listed.
 const BLOBS: Rows = Rows { list: "blobs", id: "blob" };

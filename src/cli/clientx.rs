@@ -14,8 +14,8 @@ const EXAMPLES: &str = "Examples:
   heft clientx clientA 127.0.0.1:5000 127.0.0.1:5001 127.0.0.1:5002 12
   heft clientx clientA 127.0.0.1:5000 127.0.0.1:5001 --policy least-in-flight
 
-Leaders that are away are tried again after 0.5 s, doubling to 30 s. A job whose leader stays away for 10 s goes to
-another under the same id.";
+Leaders that are away are tried again after 0.5 s, doubling to 30 s. A job whose leader stays
+away for 10 s goes to another under the same id.";
 
 /// Send sample jobs to `calcA` and `calcB` over several leaders at a time
 #[derive(Debug, Args)]

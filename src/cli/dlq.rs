@@ -22,7 +22,8 @@ const EXAMPLES: &str = "Examples:
   heft dlq requeue --all
   heft dlq purge 00112233-4455-6677-8899-aabbccddeeff
 
-A requeued job starts a new run under its own id; its result replaces the one that said it was dead.";
+A requeued job starts a new run under its own id; its result replaces the one that said it was
+dead.";
 
 /// What is listed.
 const JOBS: Rows = Rows { list: "jobs", id: "job_id" };

@@ -36,8 +36,8 @@ const EXAMPLES: &str = "Examples:
 
 Acknowledged work is on disk beneath --data; the next leader with that directory resumes it.
 
-Exit codes: 0 stopped on request, 2 invalid command line, 3 cannot bind the port, or the data directory or a system
-limit prevents startup, 101 a defect in heft.";
+Exit codes: 0 stopped on request, 2 invalid command line, 3 cannot bind the port, or the data
+directory or a system limit prevents startup, 101 a defect in heft.";
 
 /// Bytes of small jobs that may wait on disk, by default. In memory it is what [`LeaderConfig`]
 /// says.

@@ -31,8 +31,9 @@ const EXAMPLES: &str = "Examples:
 
 Without --out the files the job created are not fetched.
 
-Exit codes: 0 the job ended OK, 1 it FAILED, it has not ended or bytes of the result are missing, 2 invalid command line,
-3 the leader cannot be reached or is a classic one, 4 --timeout ran out, 5 the leader has no result of it.";
+Exit codes: 0 the job ended OK, 1 it FAILED, it has not ended or bytes of the result are
+missing, 2 invalid command line, 3 the leader cannot be reached or is a classic one, 4 --timeout
+ran out, 5 the leader has no result of it.";
 
 /// Fetch results stored at the leader
 #[derive(Debug, Args)]

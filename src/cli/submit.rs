@@ -56,13 +56,16 @@ const EXAMPLES: &str = "Examples:
   job=$(heft submit calcA --file 20GiB.bin --tag nightly --detach)
   heft submit groupA --raw --subject groupA --file payload.bin > answer.bin
 
-Files of any size stream from where they are; they must not change before the job has ended. The job's standard output and
-error are printed as they are. Ctrl-C, SIGTERM and SIGHUP cancel the job; a second one leaves at once. The line `job ID` on
-standard error says that the leader has the job; from then on `last` means it in commands such as `heft job wait last`.
+Files of any size stream from where they are; they must not change before the job has ended. The
+job's standard output and error are printed as they are. Ctrl-C, SIGTERM and SIGHUP cancel the
+job; a second one leaves at once. The line `job ID` on standard error says that the leader has
+the job; from then on `last` means it in commands such as `heft job wait last`.
 
-Exit codes: 0 the job ended OK (with --detach: the leader has it), 1 it FAILED (its own exit code is shown) or bytes of its result are missing, 2 invalid
-command line or file, 3 the leader refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
-interrupted (143 by SIGTERM, 129 by SIGHUP): cancelled or left. With --all: 0 only if it ended OK at every worker and all results arrived.";
+Exit codes: 0 the job ended OK (with --detach: the leader has it), 1 it FAILED (its own exit
+code is shown) or bytes of its result are missing, 2 invalid command line or file, 3 the leader
+refused it or cannot be reached, 4 --timeout ran out (the job's fate is printed), 130
+interrupted (143 by SIGTERM, 129 by SIGHUP): cancelled or left. With --all: 0 only if it ended
+OK at every worker and all results arrived.";
 
 /// Submit one job, wait for it, and print its output
 #[derive(Debug, Args)]

@@ -31,8 +31,8 @@ const EXAMPLES: &str = "Examples:
   heft dataset status --all
   heft submit calcA --dataset models-v2/large.bin=model.bin
 
-A dataset is sent to the leader once. The leader stores it and sends it to the workers, including workers that join later.
-For a new version only the changed pieces are sent.";
+A dataset is sent to the leader once. The leader stores it and sends it to the workers,
+including workers that join later. For a new version only the changed pieces are sent.";
 
 const PUT_HELP: &str = "Names: a file is known by its own name. A single directory stands for its contents, with names relative to it; \
 with several PATHs names keep the last component of their PATH as a prefix, so `put ID ./data ./model.bin` makes data/... and model.bin.

@@ -18,8 +18,8 @@ const EXAMPLES: &str = "Examples:
   heft job ls --mine --state queued,running
   heft job ls --tag nightly --since 24h --output json | jq -r .jobs[].job_id
 
-Jobs that have ended are listed until their results are forgotten (`heft leader --result-ttl`), dead ones until they are
-removed (`heft dlq`).";
+Jobs that have ended are listed until their results are forgotten (`heft leader --result-ttl`),
+dead ones until they are removed (`heft dlq`).";
 
 /// List jobs, the newest first
 #[derive(Debug, Args)]

@@ -25,7 +25,8 @@ const EXAMPLES: &str = "Examples:
 Nothing is sent again: the leader keeps the inputs of a failed job for its --result-ttl, unless it
 needs the room before. The job keeps its id; the new result replaces the old one.
 
-With --tag and --failed, jobs that cannot run again are left out, and a line says how many and why.
+With --tag and --failed, jobs that cannot run again are left out, and a line says how many and
+why.
 
 Exit codes: 0 all of them run again, or those that can, 1 a job that was named cannot run again,
 and why, 2 invalid command line, 3 the leader cannot be reached or is too old, 5 the leader does

@@ -19,8 +19,8 @@ const EXAMPLES: &str = "Examples:
   heft job show last
   heft job show 00112233-4455-6677-8899-aabbccddeeff --output json | jq .attempts
 
-Arguments and inputs are shown as long as the leader has the request of the job. Of a log that an older heft wrote it is not
-known when attempts began and ended.";
+Arguments and inputs are shown as long as the leader has the request of the job. Of a log that
+an older heft wrote it is not known when attempts began and ended.";
 
 /// Show everything about one job
 #[derive(Debug, Args)]
