@@ -3,7 +3,8 @@
 //!
 //! A worker lacks a program if its list does not have it, or if it handed a job of it back and
 //! nothing has changed there since. A worker without a list (a classic one, or a handler that says
-//! nothing) lacks only what it handed back. What follows for jobs is decided in `placement`.
+//! nothing) lacks only what it handed back. What follows for jobs is decided in
+//! `missing_programs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

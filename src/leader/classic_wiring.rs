@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::datasets::{Checked, DatasetEvent, ReceivedPut};
 use super::large_frames::Apart;
 use super::pack_writer::{PIECE_BYTES, PackWriter};
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::request::job_id;
 use super::staging::{NotStaged, Step, files_to_stage};
 use super::tasks::{Task, Turn};

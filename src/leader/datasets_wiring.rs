@@ -20,7 +20,7 @@ use super::pacing::{Memory, Posting};
 use super::peers::Peers;
 use super::questions::QuestionEvent;
 use super::recover::no_map;
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::relay::{BlobId, Relay};
 use super::staging::NotStaged;
 use super::{Leader, LeaderConfig, Output};

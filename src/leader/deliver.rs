@@ -6,7 +6,7 @@ use chunking::{EncodeError, limits};
 use tracing::warn;
 
 use super::parts::Named;
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::{Leader, outcome};
 use crate::conn::WireFrame;
 use crate::core::Event;

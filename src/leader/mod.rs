@@ -51,7 +51,7 @@ mod peers;
 mod progress;
 mod questions;
 mod recover;
-mod refusal;
+mod refusal_text;
 mod relay;
 mod request;
 mod retention;
@@ -406,7 +406,7 @@ impl Leader {
                         self.payloads.held.forget_input(job);
                         self.forget_inputs(job);
                     }
-                    self.refuse(conn, job, refusal::RefusalText::from(&refusal));
+                    self.refuse(conn, job, refusal_text::RefusalText::from(&refusal));
                 }
                 Action::Running { conn, job, run, attempt } => {
                     self.tell_lazily(conn, |session| session.running(job, run, attempt));

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::children::{Assigned, Common, Rewriting, for_child};
 use super::payloads::{Input, UNLOGGED_BYTES_MAX};
 use super::questions::QuestionEvent;
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::request::{
     Gathered, by_dataset, fits_assignment, in_json, is_another_thing, is_to_be_taken_apart, job_id,
     named_in, sent_len, submission, time_limit_in, with_id, with_paths,

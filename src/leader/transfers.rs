@@ -12,7 +12,7 @@ use chunking::message::{Features, Open, OpenFlags, Piece, Purpose, Reason};
 use tracing::{info, warn};
 
 use super::parts::{Named, is_made};
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::relay::{BlobId, News, Out, TRANSFERS_MAX, announced};
 use super::{Leader, Output};
 use crate::conn::{TransferSays, Want, WireChunk};

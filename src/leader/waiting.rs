@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use chunking::message::Open;
 
 use super::Leader;
-use super::refusal::RefusalText;
+use super::refusal_text::RefusalText;
 use super::relay::{BlobId, WaitingPart};
 use crate::core::ids::{Attempt, JobId, Run};
 use crate::store::blobs::Class;

@@ -4,7 +4,7 @@
 //!
 //! The JSON is borrowed and not parsed here.
 
-use super::layout::{VERSION, byte_enum};
+use super::fields::{VERSION, byte_enum};
 use super::{Field, MessageError, Reader};
 use crate::kind::Kind;
 use serde::{Serialize, Serializer};

@@ -4,7 +4,7 @@
 //!
 //! A **version** is one content under a CacheId. Its id is that of the manifest's blob.
 
-use super::layout::{byte_enum, flags, message, put_count};
+use super::fields::{byte_enum, flags, message, put_count};
 use super::{Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::dataset::Piece;

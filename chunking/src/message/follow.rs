@@ -4,7 +4,7 @@
 //! An offset is a place in all that the program printed to that output since it began. Nothing is
 //! sent beyond `until`, so the receiver decides how much is under way.
 
-use super::layout::{VERSION, byte_enum, flags, message};
+use super::fields::{VERSION, byte_enum, flags, message};
 use super::{Field, MessageError, Reader, Reason};
 use crate::kind::Kind;
 use crate::limits::{OUTPUT_PIECE_BYTES_MAX, TEXT_BYTES_MAX};

@@ -1,7 +1,7 @@
 //! Job control messages between heft peers. The frame's MsgId is the job's id, except for
 //! Heartbeat.
 
-use super::layout::{byte_enum, message, put_count};
+use super::fields::{byte_enum, message, put_count};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::kind::Kind;
 use crate::limits::{HEARTBEAT_JOBS_MAX, PROGRAMS_LISTED_MAX};

@@ -5,9 +5,9 @@
 
 mod ask;
 mod dataset;
+mod fields;
 mod follow;
 mod job;
-mod layout;
 mod reason;
 mod transfer;
 mod welcome;
@@ -17,12 +17,12 @@ pub use dataset::{
     DatasetEntry, DatasetList, DatasetState, Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack,
     PieceList, Put, PutFlags, Release, Spread, SpreadStage,
 };
+pub use fields::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use follow::{Follow, FollowFlags, OUTPUT_HEAD_BYTES, Output, OutputSays, Stream};
 pub use job::{
     Cancel, Heartbeat, HeldJob, HeldJobs, Keepalive, ProgramList, Programs, ProgramsSay, Progress,
     Received, Refused, Settled, Stage, Standing, Start, StartFlags, Submitted, parse_credit,
 };
-pub use layout::{Body, Field, MessageError, Name, NameOver, Reader, Text, VERSION};
 pub use reason::Reason;
 pub use transfer::{
     Abort, Done, Grant, HeldPart, Open, OpenFlags, PIECE_HEAD_BYTES, PartOf, Piece, Purpose,

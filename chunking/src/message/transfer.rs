@@ -4,7 +4,7 @@
 //! `Void` for a chunk to discard. [`Chunk`](crate::chunk) has a head of its own and is not among
 //! them; [`Piece`] carries a fragment of a chunk, if both sides support it.
 
-use super::layout::{VERSION, byte_enum, flags, message};
+use super::fields::{VERSION, byte_enum, flags, message};
 use super::{Body, Field, MessageError, Name, Reader, Reason, Text};
 use crate::bitmap::Ranges;
 use crate::chunk::{CHUNK_HEAD_BYTES, ChunkHead};

@@ -1,6 +1,6 @@
 //! The leader's answer to a heft peer's hello: the common features, and every limit on the path.
 
-use super::layout::{message, put_count};
+use super::fields::{message, put_count};
 use super::{Field, MessageError, Name, Reader};
 use crate::limits::LIMITS_LISTED_MAX;
 use serde::Serialize;

@@ -20,7 +20,7 @@ use crate::core::Event;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::leader::Asked;
-use crate::leader::refusal::RefusalText;
+use crate::leader::refusal_text::RefusalText;
 use crate::model::CachePutResult;
 use crate::store::verify::{Verified, VerifyRequest};
 

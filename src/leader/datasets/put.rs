@@ -22,7 +22,7 @@ use crate::core::dataset::{Dataset, TARGET_NONE};
 use crate::core::ids::{CacheId, ConnId, JobId};
 use crate::core::names::names_of_dataset;
 use crate::core::subject::worker_patterns;
-use crate::leader::refusal::RefusalText;
+use crate::leader::refusal_text::RefusalText;
 use crate::store::verify::VerifyRequest;
 use crate::units::{ByteSize, Count};
 

@@ -25,7 +25,7 @@ use crate::core::dataset::TARGET_NONE;
 use crate::core::ids::JobId;
 use crate::core::names::SafeName;
 use crate::leader::pack_writer::PackedFile;
-use crate::leader::refusal::RefusalText;
+use crate::leader::refusal_text::RefusalText;
 use crate::model::{CachePutResult, JsonModel};
 
 const GRACE: Duration = Duration::from_secs(600);
