@@ -154,14 +154,18 @@ fn the_cap_of_the_client_is_reached() {
     });
     let job_id = queued["job"].as_str().unwrap();
     says(&explained(&leader, job_id), &["1 job at workers; its cap is 1"]);
+    // In a log it stands once, without how many are ahead, which changes.
+    let mut logged = submit(&leader, &["hold", "--client", "ann", "--cap", "1", "--", told]);
+    behind(&mut logged, ": queued: its client has 1 job at workers; its cap is 1");
     // The client of the first is gone, and is still counted. Who asks is not listed.
     let status = shown(&leader, &["clients", "ls"]);
     assert_eq!(status.lines().count(), 2, "{status}");
     let row = status.lines().find(|line| line.starts_with("ann")).unwrap();
     let row: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(row, ["ann", "1", "1", "1", "1"], "cap, in flight, queued, connections\n{status}");
+    assert_eq!(row, ["ann", "1", "1", "2", "2"], "cap, in flight, queued, connections\n{status}");
     fs::write(told, "").unwrap();
     assert_eq!((first.finish().0, job.finish().0), (Some(0), Some(0)));
+    assert_eq!(logged.finish().0, Some(0));
 }
 
 #[test]

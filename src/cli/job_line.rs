@@ -9,6 +9,7 @@ use serde_json::Map;
 use uuid::Uuid;
 
 use super::progress::{Meter, Progress, Said, Teller, Worth, moving};
+use super::queued::Queued;
 use super::{about, say};
 
 /// Tells how a job stands.
@@ -100,21 +101,27 @@ impl Line {
     }
 
     /// Why the job is still in its queue.
-    pub(crate) fn queued(&mut self, text: &str) {
-        if self.stage != QUEUED || self.waited_for == text {
+    pub(crate) fn queued(&mut self, queued: &Queued) {
+        let (text, worth) = match queued {
+            Queued::Waits(text) => (text, Worth::Glance),
+            Queued::Capped(text) => (text, Worth::Log),
+        };
+        if self.stage != QUEUED || self.waited_for == *text {
             return;
         }
         text.clone_into(&mut self.waited_for);
         let text = format!("queued: {text}");
         self.teller.set_head(&text, None);
         let said = Said { event: "queued", bytes: None, rate: None, text, more: Map::new() };
-        self.teller.tell(&in_stage(said, QUEUED), Worth::Glance);
+        self.teller.tell(&in_stage(said, QUEUED), worth);
         self.teller.draw();
     }
 
-    /// Whether the job waits for a worker, and somebody wants to know why.
-    pub(crate) fn is_queued(&self) -> bool {
-        self.stage == QUEUED && !self.away && self.teller.follows()
+    /// Whether the job waits for a worker, and somebody wants to know why; in a log only if it has a
+    /// cap.
+    pub(crate) fn is_queued(&self, has_cap: bool) -> bool {
+        let is_wanted = self.teller.follows() || has_cap && self.teller.is_on();
+        self.stage == QUEUED && !self.away && is_wanted
     }
 
     /// A line that stays, however progress is shown.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::explain::position;
-use crate::answers::ask;
+use crate::answers::{WaitsFor, ask};
 use crate::client::Client;
 
 /// When the leader is first asked. Most jobs do not wait that long.
@@ -17,6 +17,15 @@ const FIRST: Duration = Duration::from_secs(2);
 /// How often at the least; in between the time doubles.
 const EVERY_MAX: Duration = Duration::from_secs(60);
 
+/// Why a job waits.
+#[derive(Clone, Debug)]
+pub(crate) enum Queued {
+    /// For its turn, or for something that people see elsewhere.
+    Waits(String),
+    /// For other jobs of its client, which a cap holds back: a log says that, too.
+    Capped(String),
+}
+
 /// Asks for one job.
 pub(crate) struct Why {
     client: Client,
@@ -24,7 +33,7 @@ pub(crate) struct Why {
     every: Duration,
     due: Instant,
     /// The question that is under way.
-    asking: Option<Pin<Box<dyn Future<Output = Option<String>> + Send>>>,
+    asking: Option<Pin<Box<dyn Future<Output = Option<Queued>> + Send>>>,
 }
 
 impl Why {
@@ -34,7 +43,7 @@ impl Why {
     }
 
     /// The next answer. May be dropped while it waits: the question goes on.
-    pub(crate) async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next(&mut self) -> Option<Queued> {
         if self.asking.is_none() {
             sleep_until(self.due).await;
             let (client, job) = (self.client.clone(), self.job);
@@ -51,15 +60,17 @@ impl Why {
     }
 }
 
-async fn why(client: &Client, job: Uuid) -> Option<String> {
+async fn why(client: &Client, job: Uuid) -> Option<Queued> {
     if !client.can(Features::ASK) {
         return None;
     }
     let explained = client.ask(&ask::Explain { job_id: job }).await.ok()?.answer;
-    let why = explained.waits.map(|waits| waits.text).filter(|text| !text.is_empty());
+    let waits = explained.waits.filter(|waits| !waits.text.is_empty());
+    let is_capped = waits.as_ref().is_some_and(|waits| waits.what == WaitsFor::Cap);
     let ahead = explained.ahead.map(|ahead| format!("{} ahead", position(ahead)));
-    match (why, ahead) {
-        (Some(why), Some(ahead)) => Some(format!("{why} ({ahead})")),
-        (why, ahead) => why.or(ahead),
-    }
+    let text = match (waits.map(|waits| waits.text), ahead) {
+        (Some(why), Some(ahead)) if !is_capped => format!("{why} ({ahead})"),
+        (why, ahead) => why.or(ahead)?,
+    };
+    Some(if is_capped { Queued::Capped(text) } else { Queued::Waits(text) })
 }

@@ -696,9 +696,9 @@ async fn follow(
                     Leaving::Ended(finished) => Followed::Ended { finished, cancelled: None },
                 });
             }
-            said = why.next(), if line.is_queued() => {
-                if let Some(text) = said {
-                    line.queued(&text);
+            said = why.next(), if line.is_queued(args.cap.is_some()) => {
+                if let Some(queued) = said {
+                    line.queued(&queued);
                 }
                 continue;
             }
