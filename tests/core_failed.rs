@@ -6,8 +6,9 @@
 mod rig;
 
 use heft::core::event::Operation;
-use heft::core::ids::JobId;
+use heft::core::ids::{Attempt, JobId};
 use heft::core::job::InputsState;
+use heft::core::record::AttemptEnd;
 use heft::core::{Config, Event};
 use rig::{Rig, SECOND, announced, id, job, job_to_all, worker_id};
 
@@ -202,4 +203,33 @@ fn dl05_a_leader_that_comes_back_still_has_what_was_retained_in_its_order() {
     retry(&mut rig, id(1));
     rig.skip_to("answer 2: Ok(Retried { run: Run(3) })");
     rig.skip();
+}
+
+#[test]
+fn dl05_a_retried_job_whose_inputs_the_leader_then_loses_does_not_wait_for_a_client_that_has_its_end()
+ {
+    let mut rig = Rig::new();
+    rig.client("alice");
+    rig.submit(announced(1));
+    rig.skip();
+    rig.worker("w1", "calcA", 9);
+    rig.skip();
+    rig.tell(Event::InputsHere { job: id(1), kept: true });
+    rig.skip();
+    rig.ack_id("w1", id(1), false);
+    rig.skip();
+    retry(&mut rig, id(1));
+    rig.skip();
+    // Its client is connected, had the end of the first run, and keeps nothing.
+    rig.tell(Event::InputsRefused {
+        job: id(1),
+        attempt: Attempt(2),
+        why: AttemptEnd::InputsStalled,
+    });
+    rig.skip();
+    assert_eq!(rig.job(1).inputs, InputsState::PassedOn);
+    rig.pass(Config::default().input_wait + SECOND * 60);
+    let lines = rig.take();
+    assert!(lines.iter().any(|line| line.starts_with("+fail j1.2: input gone")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.starts_with("+assign")), "{lines:#?}");
 }

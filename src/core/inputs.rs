@@ -377,7 +377,7 @@ impl Broker {
     /// connection.
     pub(super) fn source_came(&mut self, id: JobId) {
         let Some(job) = self.state.job(id).filter(|job| job.needs_client()) else { return };
-        match self.submitter_of(id, &job.submission.client) {
+        match self.source_of(job) {
             Some(conn) => {
                 self.drop_source(id);
                 self.intake.sources.of.insert(id, Source::Here(conn));

@@ -13,8 +13,8 @@ use super::broken;
 use super::broker::{Broker, standing};
 use super::capacity::give_back;
 use super::event::{ClientPeer, Inputs, Submission};
-use super::ids::{ClientId, ConnId, JobId, Micros, WorkerId};
-use super::job::Phase;
+use super::ids::{ClientId, ConnId, JobId, Micros, Run, WorkerId};
+use super::job::{Job, Phase};
 use super::payload::PayloadKind;
 use super::record::Record;
 use super::retry::mix;
@@ -76,7 +76,15 @@ pub(super) struct Clients {
     /// Connections that came to ask: nobody knows the ids that they were given.
     askers: BTreeSet<ConnId>,
     /// Where jobs were submitted last, connected or not.
-    pub(super) submitters: HashMap<JobId, ConnId>,
+    pub(super) submitters: HashMap<JobId, Submitter>,
+}
+
+/// Where a job was submitted last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Submitter {
+    conn: ConnId,
+    /// The run that the job had then. Of a later one the client knows nothing.
+    run: Run,
 }
 
 impl Clients {
@@ -221,7 +229,7 @@ impl Broker {
         }
         if let Some(taking) = self.intake.enqueuing.get(id) {
             if taking.fingerprint == job.fingerprint && taking.client == job.client {
-                self.clients.submitters.insert(id, conn);
+                self.clients.submitters.insert(id, Submitter { conn, run: Run(1) });
             } else {
                 self.refuse(conn, id, Refusal::Conflict { job: id });
             }
@@ -278,7 +286,7 @@ impl Broker {
             announced,
         };
         self.intake.enqueuing.insert(id, taking);
-        self.clients.submitters.insert(id, conn);
+        self.clients.submitters.insert(id, Submitter { conn, run: Run(1) });
         let at = self.now;
         self.propose(match job.inputs {
             Inputs::Here => Record::Enqueue { at, job, children, kept: true },
@@ -329,10 +337,10 @@ impl Broker {
     /// A job that is known comes again: its client hears where it stands, and gets the stored
     /// result (C17).
     fn submitted_again(&mut self, conn: ConnId, id: JobId) {
-        self.clients.submitters.insert(id, conn);
         let Some(job) = self.state.job(id) else {
             return broken!("job {id} came again, and is not known");
         };
+        self.clients.submitters.insert(id, Submitter { conn, run: job.run });
         let (run, standing, is_announced) =
             (job.run, standing(job), job.is_announced() && !job.has_ended());
         self.source_came(id);
@@ -401,8 +409,16 @@ impl Broker {
         self.clients
             .submitters
             .get(&job)
-            .copied()
+            .map(|submitter| submitter.conn)
             .filter(|conn| self.clients.at.get(conn) == Some(client))
+    }
+
+    /// The same, if it has submitted this run of the job: of one that an operator began it has had
+    /// the end, and keeps no inputs.
+    pub(super) fn source_of(&self, job: &Job) -> Option<ConnId> {
+        let submitter = self.clients.submitters.get(&job.id())?;
+        let conn = self.submitter_of(job.id(), &job.submission.client)?;
+        (submitter.run == job.run).then_some(conn)
     }
 
     /// Sends a result to the connection that submitted the job, else to any classic one of the same
