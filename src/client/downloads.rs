@@ -25,17 +25,14 @@ pub enum Downloads {
     None,
     /// All, as files in this directory, which is made if it is not there.
     Directory(
-        /// The directory.
         PathBuf,
     ),
     /// What the job printed, as files in this directory, and not its archive.
     Outputs(
-        /// The directory.
         PathBuf,
     ),
     /// Into sinks of the caller's own.
     Sink(
-        /// Makes them.
         SinkFactory,
     ),
 }

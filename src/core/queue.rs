@@ -38,7 +38,6 @@ pub struct Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
     pub id: JobId,
-    /// Its program.
     pub exec: &'a Arc<str>,
     /// Bytes of its payload.
     pub size: u64,

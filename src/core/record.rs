@@ -224,7 +224,6 @@ pub enum Lack {
     Room,
     /// A work directory that can be used.
     Directory,
-    /// Its program.
     Program,
 }
 

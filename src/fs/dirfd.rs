@@ -49,7 +49,6 @@ pub(crate) fn replace(root: &OwnedFd, new: &SafeName, name: &SafeName) -> io::Re
 pub(crate) enum Standing {
     /// Nothing. So many of the folders on the way to it are there.
     Nothing { folders: usize },
-    /// A folder.
     Folder,
     /// A file, a link or a special file.
     File,

@@ -10,7 +10,6 @@ use super::limits::{RETURNING_BYTES_MAX, RETURNING_MAX};
 /// What may wait without a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Backlog {
-    /// Results.
     pub(super) results_max: usize,
     /// Bytes of all of them.
     pub(super) bytes_max: u64,

@@ -76,7 +76,6 @@ pub(super) struct Receptions {
 }
 
 impl Receptions {
-    /// None yet.
     pub(super) fn new(work_dir: WorkDirState) -> Self {
         Receptions { jobs: HashMap::new(), blobs: HashMap::new(), work_dir }
     }

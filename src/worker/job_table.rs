@@ -26,7 +26,6 @@ use super::store::{ResultStore, Stored, same_run};
 pub(super) enum JobOrder {
     /// Say that this attempt is about to run, or runs already.
     SayRunning { job: Uuid, run: u32, attempt: u32 },
-    /// Run it.
     Run(Offer, RunAttempt),
     /// Tell it to stop.
     Stop { job: Uuid, reason: StopReason },
@@ -417,7 +416,6 @@ impl JobTable {
         }
     }
 
-    /// AssignJob.
     pub(super) fn on_assign(&mut self, offer: Offer, inputs: Inputs) {
         if self.stopping {
             self.forget(&offer);
@@ -460,7 +458,6 @@ impl JobTable {
         }
     }
 
-    /// Start.
     pub(super) fn on_start(&mut self, job: Uuid, numbers: RunAttempt) {
         if let Some(at) = self.assigned.iter().position(|assigned| assigned.offer.job() == job) {
             if let Some(assigned) = self
@@ -588,7 +585,6 @@ impl JobTable {
             || self.assigned.iter().any(|assigned| assigned.offer.job() == job)
     }
 
-    /// Settled.
     pub(super) fn on_settled(&mut self, job: Uuid, run: u32) {
         if self.settle(job, Some(run)) && !self.running.contains_key(&job) {
             self.todo.push_back(JobOrder::Clean { job });

@@ -51,7 +51,6 @@ impl Answer {
 pub(super) struct Large {
     /// The result, with a reference to each part.
     pub(super) result: JobResult,
-    /// The parts.
     pub(super) parts: Vec<Part>,
 }
 

@@ -32,7 +32,6 @@ use crate::transfer::{Blob, Compression, ONLY, Source, State, Uploads, Waiting, 
 struct Return {
     large: Arc<Large>,
     numbers: RunAttempt,
-    /// Its transfers.
     uploads: Vec<Uuid>,
     /// Whether its transfers are open on this connection.
     opened: bool,
@@ -75,21 +74,17 @@ impl Failed {
 pub(super) enum Turn {
     /// The result can be sent.
     Answer {
-        /// The job.
         job: Uuid,
-        /// Its result.
         payload: Vec<u8>,
     },
     /// The leader does not want the result: it is told so, and the result is dropped.
     GiveUp {
-        /// The job.
         job: Uuid,
         /// What is said.
         payload: Vec<u8>,
     },
     /// It is under way, and it is time to say how far.
     InputProgress {
-        /// The job.
         job: Uuid,
         /// Run and attempt.
         numbers: RunAttempt,

@@ -123,7 +123,6 @@ impl Step<'_> {
         known.ok_or_else(|| not_kept(&cache))
     }
 
-    /// `dataset.ls`.
     fn dataset_ls(&self, after: Option<&str>) -> DatasetPage {
         let mut behind =
             self.facts.datasets().filter(|dataset| after < Some(dataset.cache.as_str()));
@@ -278,7 +277,6 @@ impl Step<'_> {
         }
     }
 
-    /// `dataset.push`.
     fn dataset_push(&mut self, cache_id: &str, target: Option<String>) -> Result<Pushed, Failure> {
         let dataset = self.dataset_asked(cache_id)?;
         let target = target.unwrap_or_else(|| dataset.target.to_string());

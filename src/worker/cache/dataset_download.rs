@@ -57,7 +57,6 @@ enum Phase {
     Reading,
     /// Files are made, and what is here is looked for, in this turn.
     Preparing(Arc<Contents>, u64),
-    /// Pieces come.
     Receiving(Arc<Staged>),
     /// All is here, and is being made visible.
     Showing(Arc<Contents>),

@@ -28,7 +28,6 @@ pub(super) struct GivenUp {
 pub(super) struct One {
     pub(super) cache: CacheId,
     pub(super) digest: Digest,
-    /// Why.
     pub(super) text: String,
 }
 
@@ -49,7 +48,6 @@ impl GivenUp {
         GivenUp { path, datasets }
     }
 
-    /// Those datasets.
     pub(super) fn iter(&self) -> impl Iterator<Item = &One> {
         self.datasets.iter()
     }

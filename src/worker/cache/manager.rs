@@ -115,7 +115,6 @@ pub(in crate::worker) struct Checked {
     cache: CacheId,
     version: Uuid,
     found: Result<Vec<Seal>, CheckError>,
-    /// Who asked.
     question: Option<Uuid>,
 }
 

@@ -41,7 +41,6 @@ const ZIP64_BYTES_MIN: u64 = 4_000_000_000;
 pub(super) enum Method {
     /// As they are.
     Store,
-    /// Deflated.
     Deflate,
 }
 

@@ -33,7 +33,6 @@ pub enum PassError {
     /// Every job has one of its own.
     #[error("{0} cannot be passed on: each job gets its own")]
     Own(
-        /// Which.
         String,
     ),
 }
