@@ -24,17 +24,11 @@ pub enum Downloads {
     #[default]
     None,
     /// All, as files in this directory, which is made if it is not there.
-    Directory(
-        PathBuf,
-    ),
+    Directory(PathBuf),
     /// What the job printed, as files in this directory, and not its archive.
-    Outputs(
-        PathBuf,
-    ),
+    Outputs(PathBuf),
     /// Into sinks of the caller's own.
-    Sink(
-        SinkFactory,
-    ),
+    Sink(SinkFactory),
 }
 
 impl fmt::Debug for Downloads {

@@ -48,7 +48,9 @@ pub(crate) fn replace(root: &OwnedFd, new: &SafeName, name: &SafeName) -> io::Re
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Nothing. So many of the folders on the way to it are there.
-    Nothing { folders: usize },
+    Nothing {
+        folders: usize,
+    },
     Folder,
     /// A file, a link or a special file.
     File,

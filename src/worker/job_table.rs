@@ -25,20 +25,40 @@ use super::store::{ResultStore, Stored, same_run};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobOrder {
     /// Say that this attempt is about to run, or runs already.
-    SayRunning { job: Uuid, run: u32, attempt: u32 },
+    SayRunning {
+        job: Uuid,
+        run: u32,
+        attempt: u32,
+    },
     Run(Offer, RunAttempt),
     /// Tell it to stop.
-    Stop { job: Uuid, reason: StopReason },
+    Stop {
+        job: Uuid,
+        reason: StopReason,
+    },
     /// Send its result.
-    Answer { job: Uuid, payload: Bytes },
+    Answer {
+        job: Uuid,
+        payload: Bytes,
+    },
     /// Send its result, the large parts first.
-    Return { job: Uuid, numbers: RunAttempt, large: Arc<Large> },
+    Return {
+        job: Uuid,
+        numbers: RunAttempt,
+        large: Arc<Large>,
+    },
     /// Drop what has come of its inputs.
-    Forget { job: Uuid },
+    Forget {
+        job: Uuid,
+    },
     /// Its result is safe: remove its directory.
-    Clean { job: Uuid },
+    Clean {
+        job: Uuid,
+    },
     /// A place is free again. After a job has ended it may be withheld for a moment (CR07).
-    ReturnCredit { after_job: bool },
+    ReturnCredit {
+        after_job: bool,
+    },
 }
 
 /// Run and attempt, as far as the leader said them, and what else its Start said.

@@ -73,10 +73,7 @@ impl Failed {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The result can be sent.
-    Answer {
-        job: Uuid,
-        payload: Vec<u8>,
-    },
+    Answer { job: Uuid, payload: Vec<u8> },
     /// The leader does not want the result: it is told so, and the result is dropped.
     GiveUp {
         job: Uuid,

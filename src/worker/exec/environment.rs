@@ -32,9 +32,7 @@ pub enum PassError {
     ),
     /// Every job has one of its own.
     #[error("{0} cannot be passed on: each job gets its own")]
-    Own(
-        String,
-    ),
+    Own(String),
 }
 
 /// Checks the name of a variable that is to be passed on.
