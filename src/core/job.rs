@@ -106,8 +106,8 @@ impl AttemptNote {
     }
 }
 
-/// Where the inputs of a job are. They arrive with its payload or by transfer, and go the same way to
-/// workers that take transfers.
+/// Where the inputs of a job are. They arrive with its payload or by transfer, and go the same way
+/// to workers that take transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputsState {
     /// They are still to come: the job is known and not taken.
