@@ -262,6 +262,17 @@ pub fn descriptors(process: &Proc) -> usize {
     fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().count()
 }
 
+/// How many descriptors a process has open, and how many of them are ends of pipes: a leader keeps
+/// empty pipes for later.
+pub fn descriptors_and_pipes(process: &Proc) -> (usize, usize) {
+    let open: Vec<_> = fs::read_dir(format!("/proc/{}/fd", process.pid()))
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .collect();
+    let pipes = open.iter().filter(|to| to.to_string_lossy().starts_with("pipe:")).count();
+    (open.len() - pipes, pipes)
+}
+
 /// The most memory a process ever had, in bytes.
 pub fn peak_memory(process: &Proc) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
