@@ -212,9 +212,10 @@ fn broken_transfers_leave_no_descriptor_open() {
         let now = descriptors_and_pipes(process);
         now.0 <= files && now.1 <= pipes + spare
     };
-    eventually(&format!("descriptors and pipes of leader and worker: {before:?}, as before"), || {
-        is_as(&world.leader.proc, before.0) && is_as(&worker.proc, before.1)
-    });
+    eventually(
+        &format!("descriptors and pipes of leader and worker: {before:?}, as before"),
+        || is_as(&world.leader.proc, before.0) && is_as(&worker.proc, before.1),
+    );
     crate::world::assert_no_job_directory(&worker);
 }
 
