@@ -398,7 +398,8 @@ fn classic(shared: &Shared, plan: &Plan) -> Reports {
 /// is fetched.
 pub fn judge_classic(shared: &Shared, work: &Work, got: &Got) -> End {
     match got.judge(work, &shared.material) {
-        End::Wrong(why) if got.stderr.contains("heft result get") => {
+        // That of a program which ends with 3 is FAILED, and is fetched like any other.
+        End::Wrong(why) | End::Failed(why) if got.stderr.contains("heft result get") => {
             match fetch(shared, work.job, work) {
                 Ok(Some(end)) => end,
                 Ok(None) => End::Wrong(format!("{why}; and the leader has no result")),
