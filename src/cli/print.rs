@@ -1,5 +1,5 @@
-//! The standard outputs, and what it means that they cannot be written: whoever reads what a command
-//! prints must be able to tell a whole answer from the beginning of one.
+//! The standard outputs, and what it means that they cannot be written: whoever reads what a
+//! command prints must be able to tell a whole answer from the beginning of one.
 //!
 //! An output that takes nothing, such as a full pipe, is waited for. A signal ends that wait, and
 //! also an output of many pieces; without it a command that is stuck here would not hear Ctrl-C.

@@ -38,13 +38,14 @@ pub(super) async fn all_of(
             Some(_) => break true,
         }
     };
-    let mut counts = json!({StatusList::Workers.as_str(): 0, StatusList::Clients.as_str(): 0, StatusList::Queues.as_str(): 0});
+    let names = StatusList::NAMES.iter().map(|name| ((*name).to_owned(), json!(0)));
+    let mut counts = names.collect::<Map<String, Value>>();
     if let Some(count) = counts.get_mut(list.as_str()) {
         *count = json!(rows.len() + usize::from(is_cut));
     }
     let mut members = Map::new();
     members.insert(list.as_str().to_owned(), Value::Array(rows));
-    members.insert("counts".to_owned(), counts);
+    members.insert("counts".to_owned(), Value::Object(counts));
     let json = Value::Object(members);
     let answer = serde_json::from_value(json.clone()).map_err(|error| ClientError::BadAnswer {
         verb: "status.page".to_owned(),
