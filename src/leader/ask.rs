@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::datasets::DatasetEvent;
 use super::parts::Named;
+use super::questions::answer_frames::cut;
 use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
@@ -191,7 +192,7 @@ impl Leader {
         by: &Asked,
         job_id: JobId,
     ) -> Result<WireFrame, Failure> {
-        let unknown = || OperateError::Unknown { job: job_id };
+        let unknown = || self.broker.not_known(job_id);
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
             return Err(format!(
@@ -257,7 +258,12 @@ impl Leader {
             id: worker.id.to_string(),
             name: Some(worker.name.to_string()),
             class: worker.class.into(),
-            patterns: worker.patterns.iter().take(PATTERNS_LISTED_MAX).cloned().collect(),
+            patterns: worker
+                .patterns
+                .iter()
+                .take(PATTERNS_LISTED_MAX)
+                .map(|text| cut(text))
+                .collect(),
             patterns_more: worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX) as u64,
             credit: worker.credit,
             running: (worker.held.len() - worker.returning()) as u64,
@@ -283,15 +289,15 @@ impl Leader {
         let mut clients = self.broker.clients();
         clients.extend(queued_by.keys());
         let clients = clients.into_iter().take(LISTED_MAX).map(|client| ClientRow {
-            id: client.to_string(),
+            id: cut(&client.0),
             cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
             in_flight: state.running(client),
             queued: queued_by.get(client).copied().unwrap_or(0) as u64,
             connections: self.broker.connections_of(client) as u64,
         });
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues = queues
-            .map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        let queues =
+            queues.map(|(key, jobs)| QueueRow { key: cut(key.as_str()), queued: jobs as u64 });
         Status {
             leader: self.leader_status(),
             jobs,
@@ -331,7 +337,7 @@ impl Leader {
     fn avoided(&self, worker: WorkerId) -> Vec<Avoided> {
         let avoided = self.broker.avoided_at(worker).take(REMARKS_LISTED_MAX);
         let avoided = avoided.map(|(program, refusal)| Avoided {
-            program: program.to_string(),
+            program: cut(program),
             why: refusal.why.to_string(),
             ago_ms: u64::try_from(self.now.since(refusal.at).as_millis()).unwrap_or(u64::MAX),
         });
@@ -422,7 +428,7 @@ impl Leader {
             worker: note.worker.to_string(),
             why: note.why.text().to_owned(),
         });
-        let (history, key) = (history.collect(), job.submission.key.as_str().to_owned());
+        let (history, key) = (history.collect(), cut(job.submission.key.as_str()));
         Ok(DeadShown { job: self.dead_job(job), history, key, size: job.submission.size })
     }
 
@@ -436,8 +442,8 @@ impl Leader {
         };
         DeadJob {
             job_id: job.id().to_string(),
-            client_id: job.submission.client.to_string(),
-            exec: job.submission.exec.to_string(),
+            client_id: cut(&job.submission.client.0),
+            exec: cut(&job.submission.exec),
             reason: reason.to_owned(),
             attempts: job.spent,
             run: job.run.0,
