@@ -9,7 +9,10 @@ use chunking::message::{Features, LimitId, Reason};
 use heft::core::Record;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
-use heft::core::ids::{Attempt, CacheId, JobId, Micros, ResultId, Run, WorkerId};
+use heft::core::ids::{
+    Attempt, CacheId, JobId, Level, Micros, Node, ResultId, Run, Term, WorkerId,
+};
+use heft::core::members::{Member, Members, Role};
 use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
 use heft::core::subject::routing_key;
@@ -130,6 +133,8 @@ fn the_storage_document_has_every_marker_and_every_record() {
         packs: Vec::new(),
         at,
     };
+    let first = Member::new(Node(0), Uuid::nil(), Role::Voter, "a:1");
+    let members = Members::new(Uuid::nil(), vec![first]).unwrap();
     let assign = |at, class| Record::Assign { at, job, run, attempt, worker, class };
     let requeue =
         |at| Record::Requeue { at, job, run, attempt, why, counts: true, not_before: Micros(1) };
@@ -154,6 +159,11 @@ fn the_storage_document_has_every_marker_and_every_record() {
         ("assign", assign(None, WorkerClass::Classic)),
         ("assign", assign(Some(at), WorkerClass::Leasing)),
         ("requeue", requeue(Some(at))),
+        ("term", Record::Term { term: Term(1) }),
+        ("members", Record::Members { members: members.into() }),
+        ("level", Record::Level { level: Level(1) }),
+        ("mark", Record::Mark { id: Uuid::nil() }),
+        ("office", Record::Office { leader: Node(0), at }),
         ("drop_inputs", Record::DropInputs { job, run }),
     ];
     let number = |record: &Record| {

@@ -27,6 +27,18 @@ pub struct Status {
     pub clients: Vec<ClientRow>,
     /// The queues that are not empty, at most 1,000.
     pub queues: Vec<QueueRow>,
+    /// How long those lists would be in full. Older leaders do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
+}
+
+/// How many there are of what a status lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    pub workers: u64,
+    pub clients: u64,
+    pub queues: u64,
 }
 
 /// The leader itself.

@@ -37,6 +37,17 @@ impl Broker {
         index
     }
 
+    /// Notes a record that was proposed for the broker, as the consensus engine does with the first
+    /// of a term. False if another place is the next: then nothing was noted.
+    pub fn appended(&mut self, index: Index, record: Record) -> bool {
+        if index != self.proposals.index.next() {
+            return false;
+        }
+        self.proposals.index = index;
+        self.proposals.records.push_back((index, record));
+        true
+    }
+
     /// Answers an operator once the record is committed.
     pub(super) fn answer_after(&mut self, index: Index, token: Token, answer: Operated) {
         self.proposals.answers.push_back((index, token, answer));
@@ -146,7 +157,14 @@ impl Broker {
                     self.actions.push_back(Action::ForgetInput { job: *job });
                 }
             }
-            Record::Forget { .. } | Record::Cap { .. } => {}
+            // What follows from those about the cluster follows in `consensus`.
+            Record::Forget { .. }
+            | Record::Cap { .. }
+            | Record::Term { .. }
+            | Record::Members { .. }
+            | Record::Level { .. }
+            | Record::Mark { .. }
+            | Record::Office { .. } => {}
         }
         match applied {
             Applied::Revived(result) => {

@@ -82,6 +82,13 @@ number_ids! {
     Token: u64;
     /// A place in the sequence of records.
     Index: u64;
+    /// The number of a node of a cluster. It is never given to another node.
+    Node: u32;
+    /// A period with at most one leader of the cluster. Records from before there was a cluster
+    /// have term 1; only what comes before the first record has term 0.
+    Term: u64;
+    /// Which kinds of records may be written: those that all members read.
+    Level: u32;
 }
 
 /// A client, by the id it says hello with. Several connections may share it.

@@ -168,6 +168,11 @@ fn job_of(record: &Record) -> Option<JobId> {
         Record::Cap { .. }
         | Record::Dataset { .. }
         | Record::Stage { .. }
-        | Record::DatasetGone { .. } => None,
+        | Record::DatasetGone { .. }
+        | Record::Term { .. }
+        | Record::Members { .. }
+        | Record::Level { .. }
+        | Record::Mark { .. }
+        | Record::Office { .. } => None,
     }
 }

@@ -6,7 +6,10 @@ use uuid::Uuid;
 
 use super::dataset::Dataset;
 use super::event::{Submission, WorkerClass};
-use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
+use super::ids::{
+    Attempt, CacheId, ClientId, JobId, Level, Micros, Node, ResultId, Run, Term, WorkerId,
+};
+use super::members::Members;
 
 /// A committed change. Except for `Announce`, the first variants are the events of the founding
 /// documents (PE03).
@@ -109,6 +112,17 @@ pub enum Record {
         /// Which it was.
         version: Uuid,
     },
+    /// A term of the cluster begins. One in mid-term changes nothing.
+    Term { term: Term },
+    /// The members of the cluster from here on. One that cannot follow those before changes
+    /// nothing: [`Members::may_become`].
+    Members { members: Arc<Members> },
+    /// All members read the records of this level, so they may be written.
+    Level { level: Level },
+    /// Each node names the digest of its state here, to be compared.
+    Mark { id: Uuid },
+    /// A leader takes office: the first record that it proposes in a term.
+    Office { leader: Node, at: Micros },
 }
 
 impl Record {
@@ -127,7 +141,12 @@ impl Record {
             | Record::Revive { .. }
             | Record::Dataset { .. }
             | Record::Stage { .. }
-            | Record::DatasetGone { .. } => true,
+            | Record::DatasetGone { .. }
+            | Record::Term { .. }
+            | Record::Members { .. }
+            | Record::Level { .. }
+            | Record::Mark { .. }
+            | Record::Office { .. } => true,
             Record::Assign { .. }
             | Record::Requeue { .. }
             | Record::Withdraw { .. }
@@ -146,7 +165,8 @@ impl Record {
         | Record::Dlq { at, .. }
         | Record::Cancel { at, .. }
         | Record::Fail { at, .. }
-        | Record::Orphan { at, .. } = self
+        | Record::Orphan { at, .. }
+        | Record::Office { at, .. } = self
         {
             return Some(*at);
         }
@@ -176,7 +196,14 @@ impl Record {
             | Record::Forget { job, .. }
             | Record::Delivered { job, .. }
             | Record::Stage { job, .. } => Some(*job),
-            Record::Cap { .. } | Record::Dataset { .. } | Record::DatasetGone { .. } => None,
+            Record::Cap { .. }
+            | Record::Dataset { .. }
+            | Record::DatasetGone { .. }
+            | Record::Term { .. }
+            | Record::Members { .. }
+            | Record::Level { .. }
+            | Record::Mark { .. }
+            | Record::Office { .. } => None,
         }
     }
 

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::capacity::give_back;
 use super::caps::Caps;
+use super::cluster::Cluster;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
 use super::event::{Inputs, Submission, WorkerClass};
 use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, WorkerId};
@@ -46,6 +47,7 @@ pub struct State {
     seq: u64,
     /// Bytes of the names of all jobs.
     names_bytes: u64,
+    cluster: Cluster,
 }
 
 /// What a record did.
@@ -171,6 +173,17 @@ impl State {
     /// The place of the job that was made last.
     pub fn last_seq(&self) -> u64 {
         self.seq
+    }
+
+    /// The cluster that it belongs to.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The same state, of this cluster.
+    #[must_use]
+    pub fn with_cluster(self, cluster: Cluster) -> Self {
+        State { cluster, ..self }
     }
 
     /// The state that these parts were of, in any order: the rest follows from them. A dataset that
@@ -323,6 +336,11 @@ impl State {
             }
             Record::Stage { job, dataset } => self.stage(*job, dataset),
             Record::DatasetGone { cache, version } => self.remove_dataset(cache, *version),
+            Record::Term { term } => self.cluster.begin_term(*term),
+            Record::Members { members } => self.cluster.set_members(members),
+            Record::Level { level } => self.cluster.raise_level(*level),
+            Record::Mark { .. } => Applied::Changed,
+            Record::Office { leader, at } => self.cluster.take_office(*leader, *at),
         }
     }
 

@@ -18,9 +18,9 @@ use super::{Asked, Leader, Output, outcome};
 use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    Avoided, BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt,
-    Failure, Flagged, Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass,
-    WorkerRow,
+    Avoided, BlobPage, Checked, ClientRow, Counts, DeadJob, DeadPage, DeadShown, Disk,
+    FailedAttempt, Failure, Flagged, Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status,
+    WorkerClass, WorkerRow,
 };
 use crate::conn::WireFrame;
 use crate::core;
@@ -288,6 +288,11 @@ impl Leader {
         // Also those that left their jobs here and went.
         let mut clients = self.broker.clients();
         clients.extend(queued_by.keys());
+        let counts = Counts {
+            workers: self.broker.workers().count() as u64,
+            clients: clients.len() as u64,
+            queues: self.broker.queues().keys().count() as u64,
+        };
         let clients = clients.into_iter().take(LISTED_MAX).map(|client| ClientRow {
             id: cut(&client.0),
             cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
@@ -304,6 +309,7 @@ impl Leader {
             workers: workers.collect(),
             clients: clients.collect(),
             queues: queues.collect(),
+            counts: Some(counts),
         }
     }
 

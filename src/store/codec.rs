@@ -9,6 +9,7 @@
 //! is allocated, and trailing bytes are an error. The log checks the checksum of each record.
 //! Nothing here opens a file.
 
+mod cluster;
 mod inputs;
 mod phase;
 mod wire;
@@ -30,6 +31,7 @@ use crate::core::record::{AttemptEnd, Record};
 use crate::core::subject::{RoutingKey, routing_key};
 use crate::summed::Summed;
 
+pub use cluster::{get_cluster, get_members, put_cluster, put_members};
 pub use wire::{
     CodecError, Reader, put_bool, put_i64, put_len, put_str, put_u8, put_u16, put_u32, put_u64,
     put_uuid,
@@ -62,7 +64,15 @@ mod tag {
     pub(super) const ASSIGN_AT: u8 = 19;
     /// The same as `REQUEUE`, and the moment follows.
     pub(super) const REQUEUE_AT: u8 = 20;
+    pub(super) const TERM: u8 = 21;
+    pub(super) const MEMBERS: u8 = 22;
+    pub(super) const LEVEL: u8 = 23;
+    pub(super) const MARK: u8 = 24;
+    pub(super) const OFFICE: u8 = 25;
     pub(super) const DROP_INPUTS: u8 = 26;
+
+    pub(super) const VOTER: u8 = 1;
+    pub(super) const LEARNER: u8 = 2;
 
     pub(super) const HERE: u8 = 1;
     pub(super) const EXPECTED: u8 = 2;
@@ -344,6 +354,27 @@ fn put_record(record: &Record, out: &mut Vec<u8>) {
             put_str(cache.as_str(), out);
             put_uuid(*version, out);
         }
+        Record::Term { term } => {
+            put_u8(tag::TERM, out);
+            put_u64(term.0, out);
+        }
+        Record::Members { members } => {
+            put_u8(tag::MEMBERS, out);
+            put_members(members, out);
+        }
+        Record::Level { level } => {
+            put_u8(tag::LEVEL, out);
+            put_u32(level.0, out);
+        }
+        Record::Mark { id } => {
+            put_u8(tag::MARK, out);
+            put_uuid(*id, out);
+        }
+        Record::Office { leader, at } => {
+            put_u8(tag::OFFICE, out);
+            put_u32(leader.0, out);
+            put_u64(at.0, out);
+        }
     }
 }
 
@@ -436,7 +467,7 @@ fn get_record(reader: &mut Reader<'_>, names: &mut Names) -> Result<Record, Code
         tag::DATASET_GONE => {
             Record::DatasetGone { cache: reader.cache(names)?, version: reader.uuid()? }
         }
-        unknown => return Err(unknown_tag(start, "record", unknown)),
+        other => cluster::get_record(other, start, reader)?,
     })
 }
 

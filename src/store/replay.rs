@@ -13,6 +13,7 @@ use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full
 use super::log::{Logged, Segment, Tail};
 use super::snapshot;
 use crate::core::Record;
+use crate::core::cluster::Terms;
 use crate::core::ids::{Index, JobId, Micros, ResultId};
 use crate::core::job::{Ending, Job, Phase};
 use crate::core::state::{Applied, State};
@@ -51,6 +52,8 @@ pub struct Replay {
     pub inputs: HashMap<JobId, Held>,
     /// Results that are kept.
     pub results: HashMap<ResultId, Held>,
+    /// Which term each record has.
+    pub terms: Terms,
 }
 
 impl Replay {
@@ -59,6 +62,7 @@ impl Replay {
         let Logged { index, entry, place } = logged;
         self.index = index;
         let applied = self.state.apply(&entry.record);
+        self.terms.note(index, &entry.record);
         if let Some(at) = entry.record.moment() {
             self.latest = self.latest.max(at);
         }

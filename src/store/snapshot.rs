@@ -18,6 +18,7 @@ use super::format::{
     read_place, settle_new,
 };
 use super::replay::{Held, Key, Replay, UpTo, load};
+use crate::core::cluster::Cluster;
 use crate::core::dataset::Dataset;
 use crate::core::ids::{CacheId, ClientId, Index, JobId, Micros, ResultId};
 use crate::core::job::Job;
@@ -46,6 +47,7 @@ const END: u8 = 6;
 const DATASETS: u8 = 7;
 const DATASETS_REMOVED: u8 = 8;
 const STAGED: u8 = 9;
+const CLUSTER: u8 = 10;
 
 /// What was made.
 #[derive(Debug)]
@@ -249,6 +251,10 @@ impl<'a> Writer<'a> {
             self.block_if_full(DATASETS_REMOVED)?;
         }
         self.block_if_any(DATASETS_REMOVED)?;
+        if !state.cluster().is_none() {
+            codec::put_cluster(state.cluster(), &replay.terms, &mut self.body);
+            self.block(CLUSTER)?;
+        }
         let mut held: Vec<(Key, &Held)> = replay.held().collect();
         held.sort_unstable_by_key(|(key, _)| *key);
         for (key, held) in held {
@@ -334,6 +340,7 @@ pub fn read(
     let (mut jobs, mut caps): (Vec<Job>, Vec<(ClientId, u32)>) = (Vec::new(), Vec::new());
     let mut datasets: Vec<(Arc<Dataset>, Option<JobId>)> = Vec::new();
     let mut removed: Vec<CacheId> = Vec::new();
+    let mut cluster = Cluster::default();
     let mut replay = Replay { index: Index(index), ..Replay::default() };
     let mut is_whole = false;
     while let Some(kind) = blocks.next(false)? {
@@ -363,6 +370,10 @@ pub fn read(
             DATASETS_REMOVED => {
                 read_all(&mut reader, |reader| reader.cache(names).map(|cache| removed.push(cache)))
             }
+            CLUSTER => read_all(&mut reader, |reader| {
+                (cluster, replay.terms) = codec::get_cluster(reader)?;
+                Ok(())
+            }),
             HELD => read_all(&mut reader, |reader| read_held(reader, &mut replay)),
             END => reader.u64().map(|count| is_whole = count.checked_add(1) == Some(blocks.number)),
             _ => Ok(()),
@@ -378,7 +389,7 @@ pub fn read(
     else {
         return Err(blocks.damage(0, "it is truncated".to_owned()));
     };
-    replay.state = State::restore(jobs, caps, datasets, removed, summary.seq);
+    replay.state = State::restore(jobs, caps, datasets, removed, summary.seq).with_cluster(cluster);
     replay.latest = Micros(summary.latest);
     replay.last_result = ResultId(summary.last_result);
     Ok(replay)

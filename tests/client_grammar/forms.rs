@@ -31,11 +31,13 @@ const FORMS: [(&str, &str, &str); 18] = [
 ];
 
 /// The commands that have no older form.
-const NEW: [(&str, &str); 6] = [
+const NEW: [(&str, &str); 8] = [
     ("workers ls", "workers-ls"),
     ("workers show W", "workers-show"),
     ("clients ls", "clients-ls"),
+    ("clients show 64a91dac090e4e09a1efee864f42c2f4", "clients-show"),
     ("queue ls", "queue-ls"),
+    ("result ls", "result-ls"),
     ("submit calcA --client me", "submit"),
     ("job retry J", "job-retry"),
 ];

@@ -61,7 +61,12 @@ impl Coverage {
             | Record::Cap { .. }
             | Record::Dataset { .. }
             | Record::Stage { .. }
-            | Record::DatasetGone { .. } => {}
+            | Record::DatasetGone { .. }
+            | Record::Term { .. }
+            | Record::Members { .. }
+            | Record::Level { .. }
+            | Record::Mark { .. }
+            | Record::Office { .. } => {}
         }
     }
 

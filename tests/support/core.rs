@@ -797,6 +797,11 @@ impl Rig {
             Record::DatasetGone { cache, version } => {
                 format!("+dataset_gone {cache} g{}", version.as_u128())
             }
+            Record::Term { term } => format!("+term {term}"),
+            Record::Members { members } => format!("+members {}", members.incoming().len()),
+            Record::Level { level } => format!("+level {level}"),
+            Record::Mark { id } => format!("+mark {}", id.as_u128()),
+            Record::Office { leader, .. } => format!("+office {leader}"),
         }
     }
 }

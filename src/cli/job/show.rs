@@ -38,7 +38,7 @@ pub(super) struct ShowArgs {
 
 /// Runs the command.
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    crate::cli::block_on(show(args))
+    crate::cli::block_on_until_stopped(show(args))
 }
 
 async fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {

@@ -1,3 +1,5 @@
+mod cluster;
+
 use super::*;
 use proptest::collection::vec;
 use proptest::option;
@@ -182,6 +184,7 @@ fn record() -> impl Strategy<Value = Record> {
         (job_id(), dataset())
             .prop_map(|(job, dataset)| Record::Stage { job, dataset: Arc::new(dataset) }),
         (cache(), uuid()).prop_map(|(cache, version)| Record::DatasetGone { cache, version }),
+        cluster::record(),
     ]
 }
 
@@ -366,7 +369,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_without_a_panic(first in 0_u8..21, rest in vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_read_without_a_panic(first in 0_u8..27, rest in vec(any::<u8>(), 0..300)) {
         let bytes = [vec![first], rest].concat();
         drop(get_entry(&bytes, &mut Names::default()));
         drop(get_job(&mut Reader::new(&bytes), &mut Names::default()));

@@ -9,6 +9,7 @@ use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
 use heft::core::ids::{JobId, WorkerId};
 use heft::core::job::Phase;
+use heft::core::members::{self, AddressKind, Members, Role};
 use heft::core::record::AttemptEnd;
 use heft::core::state::State;
 use heft::store::codec::AttachedAt;
@@ -123,6 +124,66 @@ pub(super) enum Event {
         #[serde(rename = "generation")]
         version: Uuid,
     },
+    Term {
+        term: u64,
+    },
+    Members {
+        cluster: Uuid,
+        members: Vec<Member>,
+        /// While a change is on its way: the members before it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        outgoing: Option<Vec<Member>>,
+        removed: Vec<u32>,
+    },
+    Level {
+        level: u32,
+    },
+    Mark {
+        id: Uuid,
+    },
+    Office {
+        leader: u32,
+    },
+}
+
+/// A member of a cluster.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Member {
+    number: u32,
+    directory: Uuid,
+    role: &'static str,
+    addresses: Vec<Address>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Address {
+    kind: String,
+    address: String,
+}
+
+impl Member {
+    fn new(member: &members::Member) -> Self {
+        let addresses = member.addresses.iter().map(|address| Address {
+            kind: match address.kind {
+                AddressKind::HEFT => "heft".to_owned(),
+                AddressKind::CLASSIC => "classic".to_owned(),
+                AddressKind::TASKFLUX => "taskflux".to_owned(),
+                other => other.code().to_string(),
+            },
+            address: address.text.to_string(),
+        });
+        Member {
+            number: member.node.0,
+            directory: member.dir,
+            role: match member.role {
+                Role::Voter => "voter",
+                Role::Learner => "learner",
+            },
+            addresses: addresses.collect(),
+        }
+    }
 }
 
 /// A job as it was submitted.
@@ -254,6 +315,11 @@ pub(super) const fn name(record: &Record) -> &'static str {
         Record::Dataset { .. } => "dataset",
         Record::Stage { .. } => "stage",
         Record::DatasetGone { .. } => "dataset_gone",
+        Record::Term { .. } => "term",
+        Record::Members { .. } => "members",
+        Record::Level { .. } => "level",
+        Record::Mark { .. } => "mark",
+        Record::Office { .. } => "office",
     }
 }
 
@@ -326,10 +392,25 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
         Record::DatasetGone { cache, version } => {
             Event::DatasetGone { cache_id: cache.to_string(), version: *version }
         }
+        Record::Term { term } => Event::Term { term: term.0 },
+        Record::Members { members } => Event::members(members),
+        Record::Level { level } => Event::Level { level: level.0 },
+        Record::Mark { id } => Event::Mark { id: *id },
+        Record::Office { leader, .. } => Event::Office { leader: leader.0 },
     }
 }
 
 impl Event {
+    fn members(members: &Members) -> Self {
+        let list = |list: &[members::Member]| list.iter().map(Member::new).collect();
+        Event::Members {
+            cluster: members.cluster(),
+            members: list(members.incoming()),
+            outgoing: members.outgoing().map(list),
+            removed: members.removed().iter().map(|node| node.0).collect(),
+        }
+    }
+
     /// What is said of a dataset, and of the job whose inputs it is.
     fn dataset(job: Option<JobId>, dataset: &Dataset) -> Self {
         Event::Dataset {
