@@ -201,7 +201,10 @@ fn an_unknown_host_is_said_at_once_with_its_name() {
             let wait = ["--connect-wait", "1h", "-l", leaders];
             let (code, out, err) = heft(&[&line[..], &wait].concat());
             assert_eq!((code, out.as_str()), (Some(3), ""), "{line:?}: {err}");
-            assert!(err.contains("no-such-host.invalid:5000") && err.contains("host name"), "{err}");
+            assert!(
+                err.contains("no-such-host.invalid:5000") && err.contains("host name"),
+                "{err}"
+            );
         }
     }
 }

@@ -390,7 +390,12 @@ async fn is_known(address: &str, wait: Duration) -> Result<(), ClientError> {
         Ok(Err(error)) if is_unknown_host(&error) => {
             Err(ClientError::UnknownHost { leader: address.to_owned(), why: error.to_string() })
         }
-        Ok(_) | Err(_) => Ok(()),
+        Ok(_) => Ok(()),
+        Err(_) => Err(ClientError::Unreachable {
+            leader: address.to_owned(),
+            why: "the host name was not resolved".to_owned(),
+            waited_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        }),
     }
 }
 

@@ -286,7 +286,8 @@ mod tests {
         let error = check_room(dir.path(), 1 << 60).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         let text = error.to_string();
-        let beginning = format!("it has 1024 PiB, and the disk of {} has ", dir.path().display());
+        let beginning =
+            format!("it has 1048576 TiB, and the disk of {} has ", dir.path().display());
         assert!(text.starts_with(&beginning), "{text}");
         assert!(text.ends_with("free: make room there, or choose another directory"), "{text}");
     }
