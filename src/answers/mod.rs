@@ -87,7 +87,7 @@ pub use jobs::{
 };
 pub use status::{
     Avoided, ClientRow, Counts, Disk, Durability, Flagged, Jobs, Lack, Lacks, LeaderStatus, Log,
-    Payloads, QueueRow, Spool, Status, WorkerClass, WorkerRow,
+    Payloads, QueueRow, Spool, Status, StatusList, StatusRows, WorkerClass, WorkerRow,
 };
 
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use super::status::{clients_table, cut_short};
 use super::table::text;
 use super::workers::{absent, count_of, part};
 use super::{Output, Reach, Rows};
-use crate::answers::{ClientRow, Status};
+use crate::answers::{ClientRow, Status, StatusList};
 use crate::client::Answered;
 use crate::likeness::did_you_mean;
 
@@ -55,7 +55,7 @@ pub fn run(args: &ClientsArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &ClientsArgs) -> anyhow::Result<ExitCode> {
-    let status = args.reach.status().await?;
+    let status = args.reach.listed(StatusList::Clients).await?;
     match &args.what {
         What::Ls => {
             let table = || {

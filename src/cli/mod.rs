@@ -41,6 +41,7 @@ pub mod result;
 mod show;
 mod show_children;
 pub mod status;
+mod status_pages;
 pub mod submit;
 mod submit_files;
 mod table;

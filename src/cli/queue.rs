@@ -10,7 +10,7 @@ use super::status::{cut_short, queues_table};
 use super::table::text;
 use super::workers::{absent, count_of, part};
 use super::{Output, Reach, Rows};
-use crate::answers::{QueueRow, Status};
+use crate::answers::{QueueRow, Status, StatusList};
 use crate::client::Answered;
 use crate::likeness::did_you_mean;
 
@@ -57,7 +57,7 @@ pub fn run(args: &QueueArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &QueueArgs) -> anyhow::Result<ExitCode> {
-    let status = args.reach.status().await?;
+    let status = args.reach.listed(StatusList::Queues).await?;
     match &args.what {
         What::Ls => {
             let table = || {

@@ -16,7 +16,8 @@ use super::congestion;
 use super::context::{Contexts, check_leaders};
 use super::exit::{Sourced, Usage};
 use super::identity::default_client_id;
-use crate::answers::{Status, ask};
+use super::status_pages::all_of;
+use crate::answers::{Status, StatusList};
 use crate::client::{Answered, Client, ClientError, Options};
 use crate::peer::{is_unknown_host, look_up};
 use crate::units::Span;
@@ -119,12 +120,12 @@ impl Reach {
         leader.connect(&Options { answer_wait, ..self.asking_options("") }).await
     }
 
-    /// What the leader does now.
-    pub(crate) async fn status(&self) -> anyhow::Result<Answered<Status>> {
+    /// One list of a status, all of it. Of an older leader it is what its status has.
+    pub(crate) async fn listed(&self, list: StatusList) -> anyhow::Result<Answered<Status>> {
         let client = self.asking(&self.leader().await?).await?;
-        let status = client.ask(&ask::Status {}).await?;
+        let listed = all_of(&client, &list).await?;
         client.close().await;
-        Ok(status)
+        Ok(listed)
     }
 
     /// The client id of the user's jobs: the context's, else the user at this host.

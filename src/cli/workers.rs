@@ -11,7 +11,7 @@ use super::output::{self, OUTPUT_VARIABLE};
 use super::status::{avoiding, cut_short, failing, notes, workers_table};
 use super::table::{said, text, yes_or_no};
 use super::{Output, Reach, Rows, about};
-use crate::answers::{LISTED_MAX, Status, WorkerRow};
+use crate::answers::{LISTED_MAX, Status, StatusList, WorkerRow};
 use crate::client::Answered;
 use crate::likeness::did_you_mean;
 
@@ -55,7 +55,7 @@ pub fn run(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
-    let status = args.reach.status().await?;
+    let status = args.reach.listed(StatusList::Workers).await?;
     match &args.what {
         What::Ls => {
             let table = || {

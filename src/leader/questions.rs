@@ -310,6 +310,7 @@ impl Questions {
                 self.answer(by, Err(text.into()));
             }
             question @ (Question::Status(_)
+            | Question::StatusPage(_)
             | Question::GetResult(_)
             | Question::JobLs(_)
             | Question::JobShow(_)
