@@ -122,6 +122,6 @@ const _: () = assert!(
     DATASETS_LISTED_MAX * (64 + NAME_BYTES_MAX + TEXT_BYTES_MAX) < FRAME_BODY_BYTES_MAX as usize
 );
 const _: () =
-    assert!(APPEND_BYTES_MAX + APPEND_ENTRIES_MAX * 17 + 4096 < FRAME_BODY_BYTES_MAX as usize);
+    assert!(APPEND_BYTES_MAX + APPEND_ENTRIES_MAX * 13 + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () = assert!(RECORD_PIECE_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);
 const _: () = assert!(MEMBERS_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);

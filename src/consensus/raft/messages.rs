@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::raft::eraftpb::{Entry as Stored, EntryType, Message, MessageType};
 use bytes::Bytes;
 use chunking::Kind;
-use chunking::limits::{APPEND_BYTES_MAX, RECORD_PIECE_BYTES_MAX};
+use chunking::limits::{APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, RECORD_PIECE_BYTES_MAX};
 use chunking::message::{
     AppendEntries, AppendOutcome, AppendResp, AppendSays, Body as _, EntryKind, EntryList,
     InstallSnapshot, LogEntry, MembersBytes, MessageError, RecordPiece, RequestVote, TimeoutNow,
@@ -395,9 +395,10 @@ pub(super) fn from_engine(
     Ok((to_node, sent))
 }
 
-/// The entries of an append. A record that is too large for one goes ahead, in `sent`.
+/// The entries of an append, as many as it may have: a follower that takes fewer says so. A record
+/// that is too large for one goes ahead, in `sent`.
 fn listed(message: &Message, ends: (u32, u32), sent: &mut Vec<PeerMessage>) -> Vec<LogEntry> {
-    let list = message.get_entries().iter().map(|stored| {
+    let list = message.get_entries().iter().take(APPEND_ENTRIES_MAX).map(|stored| {
         let term = stored.term;
         if !stored.context.is_empty() {
             return LogEntry { kind: EntryKind::Members, term, bytes: stored.context.to_vec() };
