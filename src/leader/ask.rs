@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::datasets::DatasetEvent;
 use super::parts::Named;
+use super::questions::answer_frames::cut;
 use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
@@ -175,7 +176,7 @@ impl Leader {
         by: &Asked,
         job_id: JobId,
     ) -> Result<WireFrame, Failure> {
-        let unknown = || OperateError::Unknown { job: job_id };
+        let unknown = || self.broker.not_known(job_id);
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
             return Err(format!(
@@ -245,8 +246,8 @@ impl Leader {
         let clients = clients.into_iter().take(LISTED_MAX);
         let clients = clients.map(|client| self.client_row(client, &queued_by)).collect();
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues = queues
-            .map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        let queues =
+            queues.map(|(key, jobs)| QueueRow { key: cut(key.as_str()), queued: jobs as u64 });
         Status {
             leader: self.leader_status(),
             jobs,
@@ -353,7 +354,7 @@ impl Leader {
             worker: note.worker.to_string(),
             why: note.why.text().to_owned(),
         });
-        let (history, key) = (history.collect(), job.submission.key.as_str().to_owned());
+        let (history, key) = (history.collect(), cut(job.submission.key.as_str()));
         Ok(DeadShown { job: self.dead_job(job), history, key, size: job.submission.size })
     }
 
@@ -367,8 +368,8 @@ impl Leader {
         };
         DeadJob {
             job_id: job.id().to_string(),
-            client_id: job.submission.client.to_string(),
-            exec: job.submission.exec.to_string(),
+            client_id: cut(&job.submission.client.0),
+            exec: cut(&job.submission.exec),
             reason: reason.to_owned(),
             attempts: job.spent,
             run: job.run.0,

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::Leader;
+use super::questions::answer_frames::cut;
 use crate::answers::ask;
 use crate::answers::{
     Avoided, ClientRow, Failure, Flagged, LISTED_MAX, Lack, Lacks, QueueRow, StatusList,
@@ -51,7 +52,7 @@ impl Leader {
             StatusList::Clients => {
                 let queued_by = self.broker.queues().len_by_client();
                 let all = self.clients_and_queued(&queued_by).into_iter();
-                let (rows, next) = page_of(all.map(|client| (client.to_string(), client)), after);
+                let (rows, next) = page_of(all.map(|client| (cut(&client.0), client)), after);
                 page.clients =
                     rows.into_iter().map(|client| self.client_row(client, &queued_by)).collect();
                 page.next = next;
@@ -59,7 +60,7 @@ impl Leader {
             StatusList::Queues => {
                 let all = self.broker.queues().keys();
                 let all = all.map(|(key, jobs)| {
-                    let key = key.as_str().to_owned();
+                    let key = cut(key.as_str());
                     (key.clone(), QueueRow { key, queued: jobs as u64 })
                 });
                 (page.queues, page.next) = page_of(all, after);
@@ -89,7 +90,12 @@ impl Leader {
             id: worker.id.to_string(),
             name: Some(worker.name.to_string()),
             class: worker.class.into(),
-            patterns: worker.patterns.iter().take(PATTERNS_LISTED_MAX).cloned().collect(),
+            patterns: worker
+                .patterns
+                .iter()
+                .take(PATTERNS_LISTED_MAX)
+                .map(|text| cut(text))
+                .collect(),
             patterns_more: worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX) as u64,
             credit: worker.credit,
             running: (worker.held.len() - worker.returning()) as u64,
@@ -124,7 +130,7 @@ impl Leader {
 
     pub(super) fn client_row(&self, client: &ClientId, queued_by: &QueuedBy<'_>) -> ClientRow {
         ClientRow {
-            id: client.to_string(),
+            id: cut(&client.0),
             cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
             in_flight: self.broker.state().running(client),
             queued: queued_by.get(client).copied().unwrap_or(0) as u64,
@@ -136,7 +142,7 @@ impl Leader {
     fn avoided(&self, worker: WorkerId) -> Vec<Avoided> {
         let avoided = self.broker.avoided_at(worker).take(REMARKS_LISTED_MAX);
         let avoided = avoided.map(|(program, refusal)| Avoided {
-            program: program.to_string(),
+            program: cut(program),
             why: refusal.why.to_string(),
             ago_ms: u64::try_from(self.now.since(refusal.at).as_millis()).unwrap_or(u64::MAX),
         });
@@ -159,6 +165,7 @@ impl Leader {
 }
 
 /// The rows behind an id, in the order of their ids, and the id of the last one if more follow.
+/// Ids are cut as answers cut them: otherwise the id that comes back would not be the one that left.
 fn page_of<T>(
     all: impl Iterator<Item = (String, T)>,
     after: Option<&str>,

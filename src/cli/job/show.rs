@@ -97,6 +97,9 @@ fn render(shown: &JobShown) -> String {
             lines.push_str(&format!("\n{table}"));
         }
     }
+    if let Some(left_out) = &shown.left_out {
+        lines.push_str(&format!("\n{}\n", printable(left_out)));
+    }
     lines
 }
 

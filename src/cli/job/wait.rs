@@ -195,7 +195,9 @@ fn show(args: &WaitArgs, jobs: &[Uuid], ended: &[WaitedJob]) -> anyhow::Result<E
     let rows = Rows { list: "jobs", id: "job_id" };
     output::show(args.output, &json!({"jobs": known, "ok": ok}), Some(rows), || {
         let line = |job: &&WaitedJob| {
-            format!("{} {}\n", printable(&job.job_id), printable(job.state.as_str()))
+            let why = job.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let (id, state) = (printable(&job.job_id), printable(job.state.as_str()));
+            format!("{id} {state}{}\n", printable(&why))
         };
         match jobs.is_empty() {
             true => "no job of yours has yet to end\n".to_owned(),
