@@ -288,6 +288,28 @@ fn no_room_names_one_that_stands_below_it() {
 }
 
 #[test]
+fn the_engine_of_consensus_is_named_in_one_place_alone() {
+    let src = root().join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let names = ["::raft::{", "::raft::eraftpb", "raft_proto", "protobuf::", "slog::"];
+    let (mut inside, mut outside) = (0, Vec::new());
+    for file in files {
+        let source = std::fs::read_to_string(&file).unwrap();
+        // `crate::consensus::raft` is ours.
+        let source = source.replace("consensus::raft", "");
+        if names.iter().any(|name| source.contains(name)) {
+            match file.starts_with(src.join("consensus/raft")) {
+                true => inside += 1,
+                false => outside.push(file),
+            }
+        }
+    }
+    assert!(inside > 0, "the names are those that are used");
+    assert!(outside.is_empty(), "these name the engine: {outside:?}");
+}
+
+#[test]
 fn every_row_of_the_table_is_a_room() {
     let (rooms, src) = (rooms(), root().join("src"));
     for room in &rooms {

@@ -9,13 +9,16 @@ mod support;
 use chunking::dataset::Piece;
 use chunking::frame::Trailers;
 use chunking::message::{
-    self, Abort, Answer, AnswerStatus, Ask, Cancel, DatasetEntry, DatasetList, DatasetState, Done,
-    Features, Follow, FollowFlags, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart, Hold,
-    HoldFlags, Inspect, Keepalive, Lack, Lacking, LimitId, LimitList, Name, OUTPUT_HEAD_BYTES,
-    Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES, Pack, PartOf, PieceList, ProgramList,
-    Programs, ProgramsSay, Progress, Purpose, Put, PutFlags, Reason, Received, Refused, Release,
-    Settled, Spread, SpreadStage, Stage, Standing, Start, StartFlags, Stream, Submitted, Text,
-    Verdict, Void, Welcome,
+    self, Abort, Answer, AnswerStatus, AppendEntries, AppendOutcome, AppendResp, AppendSays, Ask,
+    Cancel, Challenge, DatasetEntry, DatasetList, DatasetState, Done, EntryKind, EntryList,
+    Features, Follow, FollowFlags, Grant, Have, Heartbeat, HeldJob, HeldJobs, HeldPart,
+    HelloPurpose, HelloVersions, Hold, HoldFlags, Inspect, InstallSnapResp, InstallSnapshot,
+    InstallStage, Keepalive, Lack, Lacking, LeaderHello, LimitId, LimitList, LogEntry,
+    MembersBytes, Name, OUTPUT_HEAD_BYTES, Open, OpenFlags, Output, OutputSays, PIECE_HEAD_BYTES,
+    Pack, PartOf, PieceList, ProgramList, Programs, ProgramsSay, Progress, Proof, Purpose, Put,
+    PutFlags, RECORD_PIECE_HEAD_BYTES, Reason, Received, RecordPiece, Refused, Release,
+    RequestVote, Settled, Spread, SpreadStage, Stage, Standing, Start, StartFlags, Stream,
+    Submitted, Text, TimeoutNow, Trouble, Verdict, Void, VoteAnswer, VoteFlags, VoteResp, Welcome,
 };
 use chunking::{
     Bitmap, ChunkHead, ChunkRange, Codec, Decoder, Digest, DigestKind, Generation, Head,
@@ -424,7 +427,180 @@ fn output() -> impl Strategy<Value = Message<'static>> {
 }
 
 fn any_message() -> impl Strategy<Value = Message<'static>> {
-    prop_oneof![2 => message(), 1 => dataset_message()]
+    prop_oneof![2 => message(), 1 => dataset_message(), 1 => cluster_message()]
+}
+
+fn entries() -> impl Strategy<Value = EntryList> {
+    let bytes = || vec(any::<u8>(), 1..60);
+    let entry = prop_oneof![
+        (Just(EntryKind::Record), bytes()),
+        (Just(EntryKind::Members), bytes()),
+        (select(vec![EntryKind::Term, EntryKind::Ahead]), Just(Vec::new())),
+    ];
+    let entry =
+        (entry, any::<u64>()).prop_map(|((kind, bytes), term)| LogEntry { kind, term, bytes });
+    vec(entry, 0..8).prop_map(EntryList)
+}
+
+fn leader_hello() -> impl Strategy<Value = Message<'static>> {
+    let purpose = select(vec![
+        HelloPurpose::Control,
+        HelloPurpose::Bulk,
+        HelloPurpose::RelayFor,
+        HelloPurpose::RelayContinues,
+        HelloPurpose::Join,
+    ]);
+    let versions = (any::<[u16; 2]>(), any::<u32>()).prop_map(|([one, two], level)| {
+        HelloVersions { lowest: one.min(two), highest: one.max(two), level }
+    });
+    let who = (uuid(), name(), any::<u32>(), uuid(), name());
+    let proof = proptest::option::of(any::<[u8; 32]>()).prop_map(Proof);
+    let challenge = any::<[u8; 16]>().prop_map(Challenge);
+    (who, purpose, name(), versions, any::<u64>(), challenge, proof).prop_map(
+        |(
+            (cluster, group, number, directory, address),
+            purpose,
+            relayed,
+            versions,
+            moment,
+            challenge,
+            proof,
+        )| {
+            Message::LeaderHello(LeaderHello {
+                cluster,
+                group,
+                number,
+                directory,
+                address,
+                purpose,
+                relayed,
+                versions,
+                moment,
+                challenge,
+                proof,
+            })
+        },
+    )
+}
+
+fn cluster_message() -> impl Strategy<Value = Message<'static>> {
+    let says = || select(vec![AppendSays::Append, AppendSays::Heartbeat]);
+    let trouble = || any::<u16>().prop_map(Trouble);
+    let nodes = || any::<[u32; 2]>();
+    let outcome = select(vec![AppendOutcome::Taken, AppendOutcome::Rejected]);
+    let answer = select(vec![VoteAnswer::Granted, VoteAnswer::Refused]);
+    let stage = select(vec![
+        InstallStage::Accepted,
+        InstallStage::HaveIt,
+        InstallStage::Busy,
+        InstallStage::Done,
+        InstallStage::Failed,
+    ]);
+    let piece = (vec(any::<u8>(), 1..200), 0u32..2000, 0u32..2000);
+    prop_oneof![
+        leader_hello(),
+        (says(), nodes(), any::<[u64; 7]>(), trouble(), entries()).prop_map(
+            |(says, [from, to], numbers, trouble, entries)| {
+                let [term, prev_index, prev_term, commit, round, sent, blobs_low] = numbers;
+                Message::AppendEntries(AppendEntries {
+                    says,
+                    from,
+                    to,
+                    term,
+                    prev_index,
+                    prev_term,
+                    commit,
+                    round,
+                    sent,
+                    trouble,
+                    blobs_low,
+                    entries,
+                })
+            }
+        ),
+        (says(), nodes(), any::<[u64; 8]>(), outcome, trouble(), any::<u32>()).prop_map(
+            |(says, [from, to], numbers, outcome, trouble, lacking)| {
+                let [term, index, hint, hint_term, commit, round, echo, applied] = numbers;
+                Message::AppendResp(AppendResp {
+                    says,
+                    from,
+                    to,
+                    term,
+                    outcome,
+                    index,
+                    hint,
+                    hint_term,
+                    commit,
+                    round,
+                    echo,
+                    applied,
+                    trouble,
+                    lacking,
+                })
+            }
+        ),
+        (nodes(), any::<[u64; 5]>(), any::<u16>()).prop_map(|([from, to], numbers, flags)| {
+            let [term, last_index, last_term, commit, commit_term] = numbers;
+            let flags = VoteFlags(flags);
+            Message::RequestVote(RequestVote {
+                from,
+                to,
+                term,
+                last_index,
+                last_term,
+                commit,
+                commit_term,
+                flags,
+            })
+        }),
+        (nodes(), any::<[u64; 3]>(), answer, any::<u16>()).prop_map(
+            |([from, to], [term, commit, commit_term], answer, flags)| {
+                let flags = VoteFlags(flags);
+                Message::VoteResp(VoteResp { from, to, term, answer, flags, commit, commit_term })
+            }
+        ),
+        (nodes(), any::<[u64; 4]>(), uuid(), any::<u32>(), vec(any::<u8>(), 0..90)).prop_map(
+            |([from, to], [term, index, index_term, bytes], transfer, blobs, members)| {
+                let members = MembersBytes(members);
+                Message::InstallSnapshot(InstallSnapshot {
+                    from,
+                    to,
+                    term,
+                    transfer,
+                    index,
+                    index_term,
+                    bytes,
+                    blobs,
+                    members,
+                })
+            }
+        ),
+        (nodes(), any::<[u64; 2]>(), uuid(), stage, text()).prop_map(
+            |([from, to], [term, index], transfer, stage, text)| {
+                Message::InstallSnapResp(InstallSnapResp {
+                    from,
+                    to,
+                    term,
+                    transfer,
+                    stage,
+                    index,
+                    text,
+                })
+            }
+        ),
+        (nodes(), any::<[u64; 2]>(), piece).prop_map(
+            |([from, to], [index, term], (bytes, offset, behind))| {
+                let total = offset + u32::try_from(bytes.len()).unwrap() + behind;
+                let bytes = bytes.leak();
+                Message::RecordPiece(RecordPiece { from, to, index, term, total, offset, bytes })
+            }
+        ),
+        (nodes(), any::<u64>()).prop_map(|([from, to], term)| Message::TimeoutNow(TimeoutNow {
+            from,
+            to,
+            term
+        })),
+    ]
 }
 
 fn dataset_message() -> impl Strategy<Value = Message<'static>> {
@@ -551,7 +727,8 @@ proptest! {
         // say so if something follows.
         let is_open_ended = matches!(&message, Message::Grant(grant) if grant.part.is_none())
             || matches!(&message, Message::Start(start) if start.flags.is_none());
-        if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece | Kind::Output) && !is_open_ended {
+        if !matches!(kind, Kind::Ask | Kind::Answer | Kind::Piece | Kind::Output | Kind::RecordPiece)
+            && !is_open_ended {
             payload.extend_from_slice(&appended);
             payload[0] = payload[0].max(1);
             prop_assert_eq!(Message::decode(kind, &payload), Ok(message));
@@ -574,6 +751,7 @@ proptest! {
             Kind::Answer => 2,
             Kind::Piece => PIECE_HEAD_BYTES + 1,
             Kind::Output => OUTPUT_HEAD_BYTES + usize::from(is_output),
+            Kind::RecordPiece => RECORD_PIECE_HEAD_BYTES + 1,
             _ => usize::MAX,
         };
         if let Message::Grant(Grant { part: HeldPart(Some(_)), .. }) = &message

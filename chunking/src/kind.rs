@@ -130,6 +130,10 @@ kinds! {
     Follow = 62,
     /// What a job prints.
     Output = 63,
+    /// A part of a record that is too large for an AppendEntries.
+    RecordPiece = 70,
+    /// A node is to stand for election at once.
+    TimeoutNow = 71,
 }
 
 impl Kind {
@@ -166,6 +170,7 @@ fn reserved_for(code: u8) -> &'static str {
         40..=49 => "; 40-49 belong to job control: the peer may be newer than this build",
         50..=59 => "; 50-59 belong to datasets: the peer may be newer than this build",
         60..=69 => "; 60-69 belong to questions and output: the peer may be newer than this build",
+        70..=79 => "; 70-79 belong to nodes of a cluster: the peer may be newer than this build",
         _ => "",
     }
 }
@@ -188,6 +193,7 @@ mod tests {
         assert_eq!(UnknownKind { code: 8 }.to_string(), "frame type 8 is not known");
         assert!(UnknownKind { code: 59 }.to_string().contains("belong to datasets"));
         assert!(UnknownKind { code: 69 }.to_string().contains("belong to questions"));
-        assert_eq!(UnknownKind { code: 70 }.to_string(), "frame type 70 is not known");
+        assert!(UnknownKind { code: 79 }.to_string().contains("belong to nodes of a cluster"));
+        assert_eq!(UnknownKind { code: 80 }.to_string(), "frame type 80 is not known");
     }
 }

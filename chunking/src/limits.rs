@@ -86,6 +86,22 @@ pub const CHUNK_PIECE_BYTES_MIN: u32 = 16 * 1024;
 /// The most bytes of a program's output in one Output: what others wait for on a slow connection.
 pub const OUTPUT_PIECE_BYTES_MAX: u32 = 64 * 1024;
 
+/// The most bytes of records in one AppendEntries. A larger record goes before it, in RecordPieces.
+pub const APPEND_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most records in one AppendEntries: small ones, with their heads, fit a frame.
+pub const APPEND_ENTRIES_MAX: usize = 64 * 1024;
+
+/// The most bytes of a record that nodes of a cluster send each other.
+pub const RECORD_BYTES_MAX: u32 = 64 * 1024 * 1024;
+
+/// The most bytes of a record in one RecordPiece.
+pub const RECORD_PIECE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most bytes of a list of members: two lists of nine, with eight addresses each, and 4,096
+/// numbers that were removed.
+pub const MEMBERS_BYTES_MAX: usize = 128 * 1024;
+
 /// The fewest chunks a window grants to a transfer that is not waiting.
 pub const WINDOW_CHUNKS_MIN: u32 = 2;
 
@@ -105,3 +121,7 @@ const _: () = assert!(PACK_PIECES_MAX * 36 + 4096 < FRAME_BODY_BYTES_MAX as usiz
 const _: () = assert!(
     DATASETS_LISTED_MAX * (64 + NAME_BYTES_MAX + TEXT_BYTES_MAX) < FRAME_BODY_BYTES_MAX as usize
 );
+const _: () =
+    assert!(APPEND_BYTES_MAX + APPEND_ENTRIES_MAX * 13 + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () = assert!(RECORD_PIECE_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);
+const _: () = assert!(MEMBERS_BYTES_MAX + 4096 < FRAME_BODY_BYTES_MAX as usize);

@@ -39,7 +39,7 @@ CODES = {
     "Start": 42, "Heartbeat": 43, "Progress": 44, "Cancel": 45, "Settled": 46,
     "Received": 47, "Keepalive": 48, "Programs": 49, "Put": 50, "Lack": 51, "Spread": 52,
     "Hold": 53, "Pack": 54, "Release": 55, "Have": 56, "Inspect": 57, "Ask": 60, "Answer": 61,
-    "Follow": 62, "Output": 63,
+    "Follow": 62, "Output": 63, "RecordPiece": 70, "TimeoutNow": 71,
 }
 CODECS = {"None": 0, "Gzip": 1, "Brotli": 2, "Zstd": 3}
 
@@ -448,6 +448,117 @@ for says, data, places, meaning in [
     good("output that says " + says, "", meaning, "F2", "Output", msg=FOLLOW, payload=output_payload(says, data, **places),
          message=output_message(says, data, **places))
 
+# --- ours: nodes of a cluster -----------------------------------------------------------------------------------
+
+CLUSTER = uuid.UUID("c1057e40-0001-0002-0003-000000000021")
+DIRECTORY = uuid.UUID("d14ec704-0001-0002-0003-000000000021")
+SNAPSHOT = uuid.UUID("54a95407-0001-0002-0003-000000000026")
+CHALLENGE, PROOF = bytes(range(16)), bytes(range(100, 132))
+ENTRY_KINDS = {"Record": 1, "Term": 2, "Members": 3, "Ahead": 4}
+
+
+def leader_hello(purpose=1, relayed="", proof=u8(0), lowest=1, highest=1):
+    return (u8(1) + CLUSTER.bytes_le + text("g1") + u32(2) + DIRECTORY.bytes_le + text("10.0.0.2:5000") + u8(purpose)
+            + text(relayed) + u16(lowest) + u16(highest) + u32(2) + u64(1_700_000_000_000_000) + CHALLENGE + proof)
+
+
+def leader_hello_message(purpose="Control", relayed="", proof=None):
+    return {"cluster": str(CLUSTER), "group": "g1", "number": 2, "directory": str(DIRECTORY),
+            "address": "10.0.0.2:5000", "purpose": purpose, "relayed": relayed,
+            "versions": {"lowest": 1, "highest": 1, "level": 2}, "moment": 1_700_000_000_000_000,
+            "challenge": list(CHALLENGE), "proof": proof and list(proof)}
+
+
+def entry(kind, term, data=b"", length=None):
+    return u8(ENTRY_KINDS.get(kind, kind)) + u64(term) + u32(len(data) if length is None else length) + data
+
+
+def append_payload(entries=(), says=1, prev=(41, 2), commit=40, count=None, round=0, sent=7, trouble=0):
+    return (u8(1) + u8(says) + u32(0) + u32(2) + u64(3) + u64(prev[0]) + u64(prev[1]) + u64(commit) + u64(round)
+            + u64(sent) + u16(trouble) + u64(39) + u32(len(entries) if count is None else count) + b"".join(entries))
+
+
+def append_message(entries=(), says="Append", prev=(41, 2), commit=40, round=0, sent=7, trouble=0):
+    return {"says": says, "from": 0, "to": 2, "term": 3, "prev_index": prev[0], "prev_term": prev[1],
+            "commit": commit, "round": round, "sent": sent, "trouble": trouble, "blobs_low": 39,
+            "entries": [{"kind": kind, "term": term, "bytes": list(data)} for kind, term, data in entries]}
+
+
+def append_resp(says=1, outcome=1, index=43, hint=0, hint_term=0, round=0):
+    return (u8(1) + u8(says) + u32(2) + u32(0) + u64(3) + u8(outcome) + u64(index) + u64(hint) + u64(hint_term)
+            + u64(40) + u64(round) + u64(7) + u64(39) + u16(2) + u32(5))
+
+
+def append_resp_message(says="Append", outcome="Taken", index=43, hint=0, hint_term=0, round=0):
+    return {"says": says, "from": 2, "to": 0, "term": 3, "outcome": outcome, "index": index, "hint": hint,
+            "hint_term": hint_term, "commit": 40, "round": round, "echo": 7, "applied": 39, "trouble": 2,
+            "lacking": 5}
+
+
+def request_vote(flags=0):
+    return u8(1) + u32(2) + u32(1) + u64(4) + u64(43) + u64(3) + u64(40) + u64(2) + u16(flags)
+
+
+def vote_resp(answer=1, flags=0):
+    return u8(1) + u32(1) + u32(2) + u64(4) + u8(answer) + u16(flags) + u64(40) + u64(2)
+
+
+def record_piece(data, offset=0, total=3 * MIB):
+    return u8(1) + u32(0) + u32(2) + u64(43) + u64(3) + u32(total) + u32(offset) + data
+
+
+def install_payload(members=b"members", length=None):
+    return (u8(1) + u32(0) + u32(2) + u64(3) + SNAPSHOT.bytes_le + u64(500) + u64(2) + u64(9 * MIB) + u32(12)
+            + u32(len(members) if length is None else length) + members)
+
+
+good("hello of a node", "T21", "The first on a connection: no challenge came yet, so there is no proof.", "F2",
+     "LeaderHello", subject="cluster.g1", payload=leader_hello(), message=leader_hello_message())
+good("hello of a node that answers", "T21", "With the proof for both challenges.", "F2", "LeaderHello",
+     subject="cluster.g1", payload=leader_hello(purpose=2, proof=u8(1) + PROOF),
+     message=leader_hello_message(purpose="Bulk", proof=PROOF))
+good("hello of a node that relays a peer", "T21", "", "F2", "LeaderHello", subject="cluster.g1",
+     payload=leader_hello(purpose=4, relayed="10.0.0.9:41000"),
+     message=leader_hello_message(purpose="RelayContinues", relayed="10.0.0.9:41000"))
+ENTRIES = [("Term", 3, b""), ("Record", 3, b"a record"), ("Members", 3, b"members"), ("Ahead", 3, b"")]
+good("append of records", "T22 CU04", "The first of term 3, and three more. The last went ahead in pieces.", "F2",
+     "AppendEntries", subject="cluster.g1", payload=append_payload([entry(*each) for each in ENTRIES]),
+     message=append_message(ENTRIES))
+good("append of nothing", "T22", "News of what is committed.", "F2", "AppendEntries", subject="cluster.g1",
+     payload=append_payload(), message=append_message())
+good("heartbeat of a leader", "T22 CU04", "With a question, from a leader whose disk is full.", "F2", "AppendEntries",
+     subject="cluster.g1", payload=append_payload(says=2, prev=(0, 0), round=9, trouble=1),
+     message=append_message(says="Heartbeat", prev=(0, 0), round=9, trouble=1))
+good("answer to an append", "T23", "", "F2", "AppendResp", subject="cluster.g1", payload=append_resp(),
+     message=append_resp_message())
+good("answer to an append that did not fit", "T23", "Record 38 of term 2 may be equal.", "F2", "AppendResp",
+     subject="cluster.g1", payload=append_resp(outcome=2, index=41, hint=38, hint_term=2),
+     message=append_resp_message(outcome="Rejected", index=41, hint=38, hint_term=2))
+good("answer to a heartbeat", "T23", "", "F2", "AppendResp", subject="cluster.g1",
+     payload=append_resp(says=2, index=0, round=9), message=append_resp_message(says="Heartbeat", index=0, round=9))
+for flags, name in ((0, "request of a vote"), (1, "request of a vote that promises nothing"),
+                    (2, "request of a vote by a node that the leader chose")):
+    good(name, "T24", "", "F2", "RequestVote", subject="cluster.g1", payload=request_vote(flags),
+         message={"from": 2, "to": 1, "term": 4, "last_index": 43, "last_term": 3, "commit": 40, "commit_term": 2,
+                  "flags": flags})
+for answer, (code, flags) in {"Granted": (1, 0), "Refused": (2, 1)}.items():
+    good("vote " + answer.lower(), "T25", "", "F2", "VoteResp", subject="cluster.g1", payload=vote_resp(code, flags),
+         message={"from": 1, "to": 2, "term": 4, "answer": answer, "flags": flags, "commit": 40, "commit_term": 2})
+good("offer of a snapshot", "T26", "The transfer follows on the bulk connection.", "F2", "InstallSnapshot",
+     subject="cluster.g1", payload=install_payload(),
+     message={"from": 0, "to": 2, "term": 3, "transfer": str(SNAPSHOT), "index": 500, "index_term": 2,
+              "bytes": 9 * MIB, "blobs": 12, "members": list(b"members")})
+for code, (stage, words) in enumerate([("Accepted", ""), ("HaveIt", ""), ("Busy", "one is being installed"), ("Done", ""),
+                                       ("Failed", "block 3 is damaged")], 1):
+    good("answer to a snapshot: " + stage, "T27", "", "F2", "InstallSnapResp", subject="cluster.g1",
+         payload=u8(1) + u32(2) + u32(0) + u64(3) + SNAPSHOT.bytes_le + u8(code) + u64(500) + text(words),
+         message={"from": 2, "to": 0, "term": 3, "transfer": str(SNAPSHOT), "stage": stage, "index": 500, "text": words})
+good("piece of a record", "", "The third of three.", "F2", "RecordPiece", subject="cluster.g1",
+     payload=record_piece(b"the end", 3 * MIB - 7),
+     message={"from": 0, "to": 2, "index": 43, "term": 3, "total": 3 * MIB, "offset": 3 * MIB - 7, "len": 7})
+good("timeout now", "", "Stand for election.", "F2", "TimeoutNow", subject="cluster.g1",
+     payload=u8(1) + u32(0) + u32(2) + u64(3), message={"from": 0, "to": 2, "term": 3})
+
 # --- ours: datasets ---------------------------------------------------------------------------------------------
 
 # What two files share is cut alike: `data/a.bin` is two pieces, `data/b.bin` the second of them and one more.
@@ -830,6 +941,41 @@ bad_message("piece of a chunk that is too long", "", "", "Piece", piece_payload(
 bad_message("piece without all of its head", "", "", "Piece", piece_payload(4096, FULL, 0, 0)[:-1], "Short", "from")
 bad_message("piece with an unknown codec", "", "", "Piece",
             u8(1) + chunk_payload(4096, FULL)[:20] + u8(9) + u32(4096) + u32(0) + b"x", "Value", "codec")
+bad_message("hello of a node for a sixth purpose", "", "", "LeaderHello", leader_hello(purpose=6), "Value", "purpose", 6)
+bad_message("hello of a node with half a proof", "", "", "LeaderHello", leader_hello(proof=u8(1) + PROOF[:16]), "Short",
+            "proof", 32, 16)
+bad_message("hello of a node with a third kind of proof", "", "", "LeaderHello", leader_hello(proof=u8(2)), "Value", "proof",
+            2)
+bad_message("hello of a node that reads nothing", "", "", "LeaderHello", leader_hello(lowest=3, highest=2), "Value",
+            "versions", 2)
+bad_message("append that says what is not known", "", "", "AppendEntries", append_payload(says=3), "Value", "says", 3)
+bad_message("append of more records than a frame has", "", "No room is made for them.", "AppendEntries",
+            append_payload(count=65_536), "Short", "entries", 65_536 * 13, 0)
+bad_message("append of too many records", "", "", "AppendEntries", append_payload(count=65_537), "Over", "entries", 65_537)
+bad_message("append of a record that is too large", "", "", "AppendEntries",
+            append_payload([entry("Record", 3, b"x", MIB + 1)]), "Over", "entries", MIB + 1)
+bad_message("append of a record that is cut short", "", "", "AppendEntries",
+            append_payload([entry("Record", 3, b"xy", 3)]), "Short", "entries", 3, 2)
+bad_message("append of an empty record", "", "", "AppendEntries", append_payload([entry("Record", 3)]), "Value", "entries", 0)
+bad_message("append of a term with bytes", "", "", "AppendEntries", append_payload([entry("Term", 3, b"x")]), "Value",
+            "entries", 1)
+bad_message("append of an entry of a fifth kind", "", "", "AppendEntries", append_payload([entry(5, 3, b"x")]), "Value",
+            "entries", 5)
+bad_message("answer to an append that says neither", "", "", "AppendResp", append_resp(outcome=3), "Value", "outcome", 3)
+bad_message("request of a vote that is cut short", "", "", "RequestVote", request_vote()[:-1], "Short", "flags", 2, 1)
+bad_message("vote that is neither", "", "", "VoteResp", vote_resp(answer=0), "Value", "answer", 0)
+bad_message("offer of a snapshot with too many members", "", "", "InstallSnapshot", install_payload(length=131_073), "Over",
+            "members", 131_073)
+bad_message("offer of a snapshot with members that are cut short", "", "", "InstallSnapshot", install_payload(length=8),
+            "Short", "members", 8, 7)
+bad_message("answer to a snapshot at a sixth stage", "", "", "InstallSnapResp",
+            u8(1) + u32(2) + u32(0) + u64(3) + SNAPSHOT.bytes_le + u8(6) + u64(500) + text(""), "Value", "stage", 6)
+bad_message("piece of no bytes of a record", "", "", "RecordPiece", record_piece(b""), "Value", "bytes", 0)
+bad_message("piece behind the end of its record", "", "", "RecordPiece", record_piece(b"xx", 3 * MIB - 1), "Value", "offset",
+            3 * MIB - 1)
+bad_message("piece of a record that is too large", "", "", "RecordPiece", record_piece(b"x", 0, 64 * MIB + 1), "Value",
+            "total", 64 * MIB + 1)
+bad_message("timeout now without its term", "", "", "TimeoutNow", u8(1) + u32(0) + u32(2), "Short", "term", 8, 0)
 bad_message("an empty ask", "", "", "Ask", b"", "Short", "version")
 bad_message("answer with an unknown status", "", "", "Answer", u8(1) + u8(3) + b"{}", "Value", "status", 3)
 bad_message("follow of a third output", "", "", "Follow", follow_payload(stream=3), "Value", "stream", 3)

@@ -150,6 +150,19 @@ impl<'a> Reader<'a> {
         MessageError::Value { message: self.message, field, value, expected }
     }
 
+    pub(super) fn over(&self, field: &'static str, len: usize, limit: usize) -> MessageError {
+        MessageError::Over { message: self.message, field, len, limit }
+    }
+
+    /// Whether that many bytes are left.
+    pub(super) fn has(&self, need: usize, field: &'static str) -> Result<(), MessageError> {
+        let have = self.rest.len();
+        if need > have {
+            return Err(MessageError::Short { message: self.message, field, need, have });
+        }
+        Ok(())
+    }
+
     fn text(&mut self, field: &'static str, limit: usize) -> Result<String, MessageError> {
         let len = usize::from(u16::get(self, field)?);
         self.within(field, len, limit)?;
@@ -173,18 +186,12 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<T>, MessageError> {
         let len = usize::from(u16::get(self, field)?);
         self.within(field, len, limit)?;
-        let (need, have) = (len.saturating_mul(entry_bytes), self.rest.len());
-        if need > have {
-            return Err(MessageError::Short { message: self.message, field, need, have });
-        }
+        self.has(len.saturating_mul(entry_bytes), field)?;
         (0..len).map(|_| entry(self)).collect()
     }
 
     fn within(&self, field: &'static str, len: usize, limit: usize) -> Result<(), MessageError> {
-        if len > limit {
-            return Err(MessageError::Over { message: self.message, field, len, limit });
-        }
-        Ok(())
+        if len > limit { Err(self.over(field, len, limit)) } else { Ok(()) }
     }
 }
 

@@ -1,9 +1,11 @@
-//! heft's own messages, codes 30 to 63: the payloads of frames that only announced peers receive.
+//! heft's own messages: codes 30 to 63, the payloads of frames that only announced peers receive,
+//! and 21 to 27, 70 and 71, which only nodes of a cluster send each other.
 //!
 //! Each is a struct whose field list is its layout, read and written by [`Body`]. Nothing here
 //! keeps state or knows the order of messages; connections do.
 
 mod ask;
+mod cluster;
 mod dataset;
 mod fields;
 mod follow;
@@ -13,6 +15,12 @@ mod transfer;
 mod welcome;
 
 pub use ask::{Answer, AnswerStatus, Ask};
+pub use cluster::{
+    AppendEntries, AppendOutcome, AppendResp, AppendSays, Challenge, EntryKind, EntryList,
+    HelloPurpose, HelloVersions, InstallSnapResp, InstallSnapshot, InstallStage, LeaderHello,
+    LogEntry, MembersBytes, Proof, RECORD_PIECE_HEAD_BYTES, RecordPiece, RequestVote, TimeoutNow,
+    Trouble, VoteAnswer, VoteFlags, VoteResp,
+};
 pub use dataset::{
     DatasetEntry, DatasetList, DatasetState, Have, Hold, HoldFlags, Inspect, Lack, Lacking, Pack,
     PieceList, Put, PutFlags, Release, Spread, SpreadStage,
@@ -65,6 +73,7 @@ macro_rules! messages {
 
 messages! {
     Welcome, Open, Grant, Done, Verdict, Abort, Void, Submitted, Refused, Start, Heartbeat, Progress, Cancel, Settled,
-    Received, Keepalive, Programs, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect, Follow;
-    Ask, Answer, Piece, Output
+    Received, Keepalive, Programs, Put, Lack, Spread, Hold, Pack, Release, Have, Inspect, Follow,
+    LeaderHello, AppendEntries, AppendResp, RequestVote, VoteResp, InstallSnapshot, InstallSnapResp, TimeoutNow;
+    Ask, Answer, Piece, Output, RecordPiece
 }
