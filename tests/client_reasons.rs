@@ -296,7 +296,8 @@ fn the_disk_of_the_client_is_full() {
     let (code, said, err) = heft(&["submit", "make", "--out", out, "-l", &leader.addr()]);
     assert_eq!(code, Some(1), "{said}{err}");
     let job = err.lines().find_map(|line| line.strip_prefix("job ")).unwrap().to_owned();
-    says(&err, &["No space left on device", &format!("{job} --out"), "tries again"]);
+    let short = format!("it has 15.2 MiB, and the disk of {out} has");
+    says(&err, &[&short, "make room there", &format!("{job} --out"), "tries again"]);
     // The leader has not lost it.
     says(&shown(&leader, &["explain", &job]), &[&job]);
     says(&shown(&leader, &["job", "show", &job]), &["state       done"]);
