@@ -20,7 +20,8 @@ pub(crate) fn like<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) ->
     let wanted = lower(wrong);
     // Of a short name less may be wrong.
     let most = (wanted.len() / 3).clamp(1, DIFFERENCES_MAX);
-    let known = names.into_iter().filter(|name| name.len() <= NAME_BYTES_MAX && *name != wrong);
+    let is_known = |name: &&str| (1..=NAME_BYTES_MAX).contains(&name.len()) && *name != wrong;
+    let known = names.into_iter().filter(is_known);
     let mut found: Vec<(usize, &str)> = known
         .filter_map(|name| {
             let far = Some(distance(&wanted, &lower(name))).filter(|far| *far <= most);
@@ -98,6 +99,7 @@ mod tests {
         assert_eq!(like("data/model.bin", names), ["weights/model.bin"]);
         assert_eq!(like("something-else", names), [""; 0]);
         assert_eq!(like("", names), [""; 0]);
+        assert_eq!(like("x", ["", "y"]), ["y"], "nothing is no name");
         assert_eq!(like("Large", names), ["large.bin"], "its beginning");
         assert_eq!(like("weig", names), ["weights/model.bin"]);
         assert_eq!(like("la", names), [""; 0]);

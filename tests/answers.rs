@@ -32,6 +32,7 @@ fn what_leaders_and_clients_write_is_read_and_written_the_same() {
         let written =
             match Question::read(&verb.clone().into(), question.to_string().as_bytes()).unwrap() {
                 Question::Status(_) => again::<ask::Status>(&question, &answer),
+                Question::StatusPage(_) => again::<ask::StatusPage>(&question, &answer),
                 Question::GetResult(_) => again::<ask::GetResult>(&question, &answer),
                 Question::DlqLs(_) => again::<ask::DlqLs>(&question, &answer),
                 Question::DlqShow(_) => again::<ask::DlqShow>(&question, &answer),
@@ -84,7 +85,7 @@ fn a_question_that_cannot_be_read_says_what_is_wrong_with_it() {
         (
             "nonsense",
             "{}",
-            "\"nonsense\" is not a question this leader knows: ask one of status, result",
+            "\"nonsense\" is not a question this leader knows: ask one of status, status.page, result",
         ),
     ] {
         let error = read(verb, json).unwrap_err();

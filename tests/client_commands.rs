@@ -200,7 +200,7 @@ async fn submit_gives_up_at_its_timeout_and_says_what_is_known_of_the_job() {
             until_closed(peer).await;
         };
         let (ended, ()) =
-            with(&["submit", &leader.address, "calcA", "--timeout", "500ms"], script).await;
+            with(&["submit", &leader.address, "calcA", "--timeout", "2s"], script).await;
         assert_eq!(ended.code, 4);
         let known = if is_taken {
             "the job continues: `heft result get"
@@ -208,7 +208,7 @@ async fn submit_gives_up_at_its_timeout_and_says_what_is_known_of_the_job() {
             "it is unknown whether the leader has the job"
         };
         assert!(
-            ended.err.contains("within 500ms (--timeout); ") && ended.err.contains(known),
+            ended.err.contains("within 2s (--timeout); ") && ended.err.contains(known),
             "{}",
             ended.err
         );

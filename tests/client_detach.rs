@@ -129,6 +129,15 @@ async fn signals_do_not_cancel_a_job_that_was_to_be_left() {
 }
 
 #[tokio::test]
+async fn a_detached_job_takes_no_place_for_files_that_nobody_would_wait_for() {
+    for more in [&["--out", "d"][..], &["--force"], &["--save-archive", "f"]] {
+        let ended = end(heft(&[&["submit", "calcA", "--detach"], more].concat())).await;
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{more:?}");
+        assert!(ended.err.contains("cannot be used with") && ended.err.contains(more[0]));
+    }
+}
+
+#[tokio::test]
 async fn a_classic_leader_is_sent_no_detached_job() {
     for raw in [false, true] {
         let (leader, dir) = (FakeLeader::start().await, Dir::new());

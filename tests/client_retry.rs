@@ -19,6 +19,7 @@ mod noise;
 mod procs;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use chunking::DigestKind;
@@ -225,4 +226,62 @@ fn dl05_a_job_that_failed_at_a_classic_worker_runs_again_at_another_kind_of_work
     let (code, out, err) = on(&leader, &["result", "get", &id, "-o", "json"]);
     assert_eq!(code, Some(1), "{err}");
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["stdout"], digest);
+}
+
+#[test]
+fn a_job_that_runs_is_shown_without_effect_though_the_log_has_its_request_no_more() {
+    let (data, files) = (TempDir::new(), TempDir::new());
+    let args = ["--data", data.text(), "--worker-grace", "60s"];
+    let leader = Leader::start(&args);
+    let go = files.join("go");
+    let program =
+        format!("while [ ! -e {} ]; do sleep 0.05; done; echo well", go.to_str().unwrap());
+    let _worker = Worker::start(leader.port, &[("waits", &program)], &[]);
+    let marker = "a-word-that-stands-nowhere-else";
+    let args_of_job = ["submit", "-l", &leader.addr(), "waits", "--detach", "--", marker];
+    let (code, id, err) = heft(&args_of_job);
+    assert_eq!(code, Some(0), "{err}");
+    let id = id.trim().to_owned();
+    let is_running = |leader: &Leader| {
+        let row = json(leader, &["job", "ls"])["jobs"][0].clone();
+        row["state"] == "running" && json(leader, &["status"])["workers"][0]["connected"] == true
+    };
+    eventually("it runs", || is_running(&leader));
+    // The next leader does not have the request in memory.
+    let port = leader.port;
+    drop(leader);
+    let leader = Leader::start_on(port, &args);
+    eventually("its worker is back", || is_running(&leader));
+    let damaged = damage(Path::new(data.text()), marker.as_bytes());
+    assert!(damaged > 0, "the log has it");
+
+    for _ in 0..2 {
+        let shown = json(&leader, &["job", "show", &id]);
+        assert_eq!((&shown["state"], &shown["request"]), (&json!("running"), &Value::Null));
+    }
+    fs::write(go, "").unwrap();
+    wait(&leader, &id, "done");
+    let shown = json(&leader, &["job", "show", &id]);
+    assert_eq!(shown["result"]["stdout_bytes"], 5, "{shown:#}");
+}
+
+/// Turns over a bit of a text wherever the files beneath a directory have it; says how often.
+fn damage(dir: &Path, text: &[u8]) -> usize {
+    let mut times = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            times += damage(&path, text);
+            continue;
+        }
+        let bytes = fs::read(&path).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for at in 0..bytes.len().saturating_sub(text.len()) {
+            if bytes[at..].starts_with(text) {
+                file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+                times += 1;
+            }
+        }
+    }
+    times
 }

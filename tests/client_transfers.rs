@@ -592,3 +592,28 @@ async fn a_result_that_is_kept_is_fetched_with_its_parts_also_over_a_cut() {
     assert!(none.unwrap().is_none());
     client.close().await;
 }
+
+#[tokio::test]
+async fn a_fetch_waits_for_a_leader_that_is_away_for_longer_than_an_answer_may_take() {
+    let leader = FakeLeader::start().await;
+    let options = Options { answer_wait: Some(Duration::from_millis(100)), ..options() };
+    let (client, peer) = connect(&leader, &options).await;
+    let (address, job) = (leader.address.clone(), Uuid::from_u128(7));
+    drop((leader, peer));
+    let fetching = client.fetch(job, &Downloads::None);
+    let answering = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let leader = FakeLeader::start_at(&address).await;
+        let mut peer = leader.welcome().await;
+        let request = JobRequest { job_id: job, ..calc() };
+        let result: serde_json::Value =
+            serde_json::from_slice(&ok(&request, "late").to_json()).unwrap();
+        while let Some(asked) = peer.poll().await {
+            let answer = json!({"found": true, "result": result});
+            peer.answer(&asked, AnswerStatus::Whole, &answer).await;
+        }
+    });
+    let fetched = timeout(PATIENCE, fetching).await.expect("it comes in time");
+    assert_eq!(fetched.unwrap().unwrap().result().unwrap().stdout, "late");
+    answering.abort();
+}

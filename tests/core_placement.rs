@@ -52,6 +52,13 @@ fn verdict(rig: &Rig, number: u32, worker: &str) -> Verdict {
     seen.iter().find(|seen| seen.id == worker_id(worker)).unwrap().verdict
 }
 
+/// The workers have been there for so long that no others are expected.
+#[track_caller]
+fn settle(rig: &mut Rig) {
+    rig.pass(SECOND * 5);
+    rig.skip();
+}
+
 /// A worker connects, perhaps again, where something follows from its hello alone.
 fn joins(rig: &mut Rig, name: &str, programs: Option<&[&str]>) -> Vec<String> {
     let (takes, programs) = ((true, true, PayloadKind::Folders), programs.map(Programs::new));
@@ -263,6 +270,7 @@ fn a_job_whose_program_nobody_has_fails_at_once_when_all_have_handed_it_back() {
     for name in ["w1", "w2"] {
         rig.worker(name, "calcA", 1);
     }
+    settle(&mut rig);
     rig.submit(job(1));
     rig.skip_to("w1: assign j1#1");
     rig.refuses_program("w1", 1, "not here\nsecond line");
@@ -299,6 +307,7 @@ fn before_a_job_fails_workers_look_again_whether_they_have_its_program() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &["calcA", "render"]);
     rig.worker_with("w2", ALL, 1, &[]);
+    settle(&mut rig);
     rig.submit(of("calcB", 1));
     rig.expect([
         "+enqueue j1",
@@ -329,6 +338,7 @@ fn before_a_job_fails_workers_look_again_whether_they_have_its_program() {
 fn jobs_that_come_while_workers_look_are_judged_by_the_next_look() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &[]);
+    settle(&mut rig);
     rig.submit(of("calcB", 1));
     rig.skip_to("w1: which programs?");
     // One look is under way: the others wait for what comes of it, and for one more.
@@ -356,10 +366,36 @@ fn jobs_that_come_while_workers_look_are_judged_by_the_next_look() {
 }
 
 #[test]
+fn what_is_asked_of_many_workers_for_many_programs_is_kept_once() {
+    let memory = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    const WORKERS: usize = 300;
+    const MANY: u32 = 1_200;
+    let mut rig = rig();
+    for number in 0..WORKERS {
+        rig.worker_with(&format!("w{number}"), ALL, 1, &["calcA"]);
+        rig.skip();
+    }
+    settle(&mut rig);
+    let before = memory();
+    let mut asked = 0;
+    for number in 1..=MANY {
+        rig.submit(of(&format!("typo{number}"), number));
+        asked += rig.take().iter().filter(|line| line.ends_with("which programs?")).count();
+    }
+    assert_eq!(asked, WORKERS, "each worker has one question to answer");
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 7 << 20, "{grown} bytes for {MANY} programs at {WORKERS} workers");
+}
+
+#[test]
 fn a_worker_that_does_not_answer_is_waited_for_five_seconds() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &["calcA"]);
     rig.worker_with("w2", ALL, 1, &["calcA"]);
+    settle(&mut rig);
     rig.submit(of("calcB", 1));
     rig.skip();
     rig.programs_answer("w1", ProgramsSaid::Same);
@@ -374,6 +410,7 @@ fn a_worker_that_does_not_answer_is_waited_for_five_seconds() {
 fn nothing_is_kept_of_what_a_worker_never_answered() {
     let mut rig = rig();
     rig.worker_with("mute", ALL, 1, &["calcA"]);
+    settle(&mut rig);
     let before = rig.broker.note_count();
     for number in 1..=20 {
         rig.submit_next(of(&format!("typo{number}"), number));
@@ -397,9 +434,14 @@ fn nothing_is_kept_of_what_a_worker_never_answered() {
 fn a_worker_that_connects_again_meanwhile_has_said_it_with_its_hello() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &["calcA"]);
+    settle(&mut rig);
     rig.submit(of("calcB", 1));
     rig.skip_to("w1: which programs?");
     joins(&mut rig, "w1", Some(&["calcA"]));
+    rig.skip();
+    settle(&mut rig);
+    rig.programs_answer("w1", ProgramsSaid::Same);
+    rig.skip();
     assert!(rig.job(1).has_ended());
     rig.submit(of("calcB", 2));
     rig.skip_to("w1/2: which programs?");
@@ -411,6 +453,7 @@ fn a_worker_that_connects_again_meanwhile_has_said_it_with_its_hello() {
 fn any_number_of_jobs_whose_program_nobody_has_fail() {
     let mut rig = rig();
     rig.worker("w1", "calcA", 1);
+    settle(&mut rig);
     rig.submit(job(1));
     rig.skip();
     for number in 2..=1_050 {
@@ -441,7 +484,15 @@ fn a_job_that_no_worker_can_take_for_another_reason_waits_as_before() {
     assert!(!rig.job(1).has_ended());
     rig.skip();
     // With one that does, the job's fate is that one's to say.
-    assert_eq!(joins(&mut rig, "ours", Some(&["calcA"])), ["ours: which programs?"]);
+    assert_eq!(joins(&mut rig, "ours", Some(&["calcA"])), [""; 0]);
+    // The job was there before it, and waits for others to follow.
+    for _ in 0..5 {
+        rig.pass(SECOND * 10);
+        rig.beat("ours", &[]);
+        rig.expect([]);
+    }
+    rig.pass(SECOND * 10);
+    rig.expect(["ours: which programs?"]);
     rig.programs_answer("ours", ProgramsSaid::Same);
     rig.skip();
     assert!(rig.job(1).has_ended());
@@ -459,6 +510,7 @@ fn a_job_that_no_worker_can_take_for_another_reason_waits_as_before() {
 fn an_announced_job_fails_before_its_inputs_have_come() {
     let mut rig = rig();
     rig.worker_with("w1", ALL, 1, &["calcA"]);
+    settle(&mut rig);
     let large = Submission {
         inputs: Inputs::Expected,
         needs_transfers: true,
@@ -524,6 +576,7 @@ fn a_worker_that_left_and_did_not_have_the_program_is_not_waited_for() {
     let mut rig = rig();
     rig.worker_with("a", ALL, 1, &["calcA"]);
     rig.worker_with("b", ALL, 1, &["calcB"]);
+    settle(&mut rig);
     rig.close("b");
     rig.submit(of("typo", 1));
     rig.skip_to("a: which programs?");
@@ -538,6 +591,103 @@ fn a_worker_that_left_and_did_not_have_the_program_is_not_waited_for() {
     rig.skip_to("a: which programs?");
     rig.close("a");
     rig.skip();
+}
+
+// --- those that are about to come
+
+#[test]
+fn jobs_are_judged_when_the_last_worker_that_matches_has_been_there_for_five_seconds() {
+    let mut rig = rig();
+    rig.note_waiting();
+    rig.worker_with("a", ALL, 1, &["calcA"]);
+    rig.pass(SECOND * 4);
+    rig.submit(of("calcB", 1));
+    rig.expect([
+        "+enqueue j1",
+        "alice: submitted j1 Queued behind 0",
+        "alice: waiting j1 1 for job.assign.group without calcB, but \"calcA\"",
+    ]);
+    rig.pass(Duration::from_millis(999));
+    rig.expect([]);
+    rig.worker_with("b", ALL, 1, &["calcC"]);
+    // One that does not match is not waited for.
+    rig.pass(SECOND * 4);
+    rig.worker_with("c", "job.assign.other", 1, &["calcC"]);
+    let until = rig.now().plus(SECOND * 56);
+    assert_eq!(rig.broker.explain(id(1)).unwrap().waits, Some(WaitsFor::Program { until }));
+    // The job is older than `b`; one that comes now is of the same kind, and shares its fate.
+    rig.submit_next(of("calcB", 2));
+    rig.skip();
+    rig.pass(SECOND * 20);
+    rig.expect([]);
+    rig.worker_with("late", ALL, 2, &["calcB"]);
+    rig.skip_to("late: assign j2#1");
+    assert!(rig.job(1).is_with(worker_id("late")));
+
+    // A job that came after all of them waits for the five seconds alone.
+    let mut rig = self::rig();
+    rig.worker_with("a", ALL, 1, &["calcA"]);
+    rig.submit_next(of("calcB", 1));
+    rig.skip();
+    rig.pass(Duration::from_millis(4_999));
+    rig.expect([]);
+    rig.pass(Duration::from_millis(1));
+    rig.expect(["a: which programs?"]);
+}
+
+#[test]
+fn jobs_from_before_their_workers_wait_for_others_to_follow() {
+    let mut rig = rig();
+    rig.submit_next(of("calcB", 1));
+    rig.submit_next(of("calcB", 2));
+    rig.skip();
+    rig.pass(SECOND * 600);
+    rig.skip();
+    rig.worker_with("a", ALL, 1, &["calcA"]);
+    for _ in 0..5 {
+        rig.pass(SECOND * 10);
+        rig.beat("a", &[]);
+        rig.expect([]);
+    }
+    rig.worker_with("b", ALL, 1, &["calcB"]);
+    rig.expect(["+assign j1#1 b", "b: assign j1#1"]);
+    assert!(!rig.job(2).has_ended());
+}
+
+#[test]
+fn with_no_time_to_wait_jobs_fail_at_once_whoever_just_connected() {
+    let mut rig = with_client(Config { placement_wait: Duration::ZERO, ..Config::default() });
+    rig.submit_next(of("calcB", 1));
+    rig.skip();
+    assert_eq!(joins(&mut rig, "a", Some(&["calcA"])), ["a: which programs?"]);
+    rig.skip();
+}
+
+#[test]
+fn workers_that_connect_again_and_again_without_the_program_do_not_hold_jobs_up_for_ever() {
+    let mut rig = rig();
+    rig.submit_next(of("calcB", 1));
+    rig.skip();
+    rig.worker_with("steady", ALL, 1, &["calcA"]);
+    let mut waited = Duration::ZERO;
+    for round in 0.. {
+        assert!(round < 1_000, "it waits for ever");
+        // Each time as another process.
+        let name = format!("w{round}");
+        joins(&mut rig, &name, Some(&["calcA"]));
+        rig.skip();
+        rig.pass(SECOND * 3);
+        let lines = rig.take();
+        rig.close(&name);
+        rig.skip();
+        rig.beat("steady", &[]);
+        if lines.iter().any(|line| line.ends_with("which programs?")) {
+            break;
+        }
+        rig.skip();
+        waited += SECOND * 3;
+    }
+    assert!(waited >= SECOND * 290 && waited <= SECOND * 310, "{waited:?}");
 }
 
 #[test]

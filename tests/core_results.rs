@@ -9,6 +9,7 @@ mod rig;
 use std::time::Duration;
 
 use heft::core::event::{Operation, Submission};
+use heft::core::forgotten::WhyForgotten;
 use heft::core::ids::{ConnId, Run};
 use heft::core::job::{Ending, Phase};
 use heft::core::{Config, Event};
@@ -710,4 +711,30 @@ fn a_job_that_is_being_taken_can_be_waited_for() {
     rig.expect(["+cancel j1 by ops"]);
     rig.commit();
     assert!(rig.take().contains(&"ended j1".to_owned()));
+}
+
+#[test]
+fn who_asks_for_a_forgotten_job_hears_why_it_is_not_known_any_more() {
+    let mut rig = Rig::with(Config { results_max: 2, ..Config::default() });
+    rig.client("alice");
+    rig.worker("w1", "calcA", 10);
+    rig.skip();
+    let why = |rig: &Rig, number| rig.broker.why_forgotten(id(number));
+    for number in 1..=3 {
+        rig.submit(job(number));
+        rig.skip();
+        rig.ack("w1", number);
+        rig.skip();
+    }
+    assert_eq!((why(&rig, 1), why(&rig, 2)), (Some(WhyForgotten::TooMany), None));
+    rig.tell(Event::ForgetEnded { job: id(2) });
+    rig.skip();
+    rig.pass(Config::default().result_ttl);
+    rig.skip();
+    assert_eq!(
+        (why(&rig, 2), why(&rig, 3), why(&rig, 4)),
+        (Some(WhyForgotten::Room), Some(WhyForgotten::Expired), None)
+    );
+    let text = rig.broker.not_known(id(2)).to_string();
+    assert!(text.contains("has ended") && text.contains("to make room"), "{text}");
 }

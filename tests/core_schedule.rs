@@ -6,6 +6,7 @@
 #[path = "support/core.rs"]
 mod rig;
 
+use heft::core::caps::CAPS_MAX;
 use heft::core::choose::Policy;
 use heft::core::event::Submission;
 use heft::core::limits::ASSIGNMENTS_PER_PASS_MAX;
@@ -402,4 +403,37 @@ fn an_assignment_takes_credit_and_cap_before_it_is_committed() {
         (rig.room("w1"), rig.room("w2"), rig.running("alice"), rig.running("bob")),
         (0, 3, 1, 1)
     );
+}
+
+#[test]
+fn a_cap_holds_jobs_back_however_many_clients_name_theirs_meanwhile() {
+    let others = |rig: &mut Rig| {
+        for number in 0..=CAPS_MAX {
+            let name = format!("c{number}");
+            rig.client_with_cap(&name, Some(2));
+            rig.skip();
+            rig.close(&name);
+            rig.skip();
+        }
+    };
+    // Whether its client is connected and has no jobs yet,
+    let mut rig = Rig::new();
+    rig.client_with_cap("alice", Some(1));
+    rig.skip();
+    others(&mut rig);
+    rig.worker("w1", "calcA", 10);
+    rig.skip();
+    let mut lines = Vec::new();
+    for number in 1..=3 {
+        rig.submit(job(number));
+        lines.extend(rig.take());
+    }
+    assert_eq!(given(&lines), ["w1 j1"]);
+    // or has jobs and is gone.
+    rig.close("alice");
+    rig.skip();
+    others(&mut rig);
+    rig.ack("w1", 1);
+    assert_eq!(given(&rig.take()), ["w1 j2"]);
+    assert_eq!(rig.broker.cap_of(&"alice".into()), 1);
 }

@@ -96,9 +96,13 @@ fn the_limits_of_the_leaders_memory_are_there_under_their_names() {
 #[test]
 fn the_storage_document_has_every_marker_and_every_record() {
     let text = document("docs/storage.md");
-    for kind in
-        [format::Kind::Log, format::Kind::Snapshot, format::Kind::Metadata, format::Kind::Map]
-    {
+    for kind in [
+        format::Kind::Log,
+        format::Kind::Snapshot,
+        format::Kind::Metadata,
+        format::Kind::Map,
+        format::Kind::Tail,
+    ] {
         let [a, b, c, d] = kind.marker();
         let marker = format!("{} `{a:02X} {b:02X} {c:02X} {d:02X}`", kind.name());
         assert!(text.contains(&marker), "no marker {marker:?}");

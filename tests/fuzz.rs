@@ -86,6 +86,7 @@ fn files() -> Vec<Vec<u8>> {
             files.push(entry);
         }
     }
+    files.extend(data_dir::tail());
     let (_, opened) = data_dir::open(data.path()).unwrap();
     for job in opened.replay.state.jobs().step_by(9) {
         let mut bytes = Vec::new();
@@ -156,7 +157,7 @@ fn allowance(target: &str, input: usize) -> usize {
         // on the wire.
         "manifest" | "pack" => (64 << 10) + 16 * input,
         // What is read of the file, and a window in which groups are looked for.
-        "segment" => (2 << 20) + 16 * input,
+        "segment" | "tail" => (2 << 20) + 16 * input,
         // A job takes more room than its bytes do, and so does a text that says which of many
         // entries is damaged.
         "snapshot" | "map" | "entries" => (256 << 10) + 16 * input,

@@ -356,3 +356,28 @@ fn a_large_result_is_not_left_behind_by_uploads_that_keep_coming() {
         assert_eq!(code, Some(0), "{lines:#?}");
     }
 }
+
+#[test]
+fn inputs_of_failed_jobs_go_before_a_full_disk_keeps_a_job_out() {
+    let Some(disk) = SmallDisk::new(160) else { return };
+    // Jobs are refused below 30 MiB.
+    let leader = disk.leader(&["--disk-reserve", "40MiB"]);
+    let _worker = Worker::start(leader.port, &[("bad", "exit 1"), HELLO], &[]);
+    let files = TempDir::new();
+    let input = files.join("in.bin");
+    std::fs::write(&input, vec![7; 8 << 20]).unwrap();
+    for _ in 0..5 {
+        let args = ["submit", &leader.addr(), "bad", "--file", input.to_str().unwrap()];
+        let (code, _, err) = heft(&args);
+        assert_eq!(code, Some(1), "{err}");
+    }
+    until(&leader, "all are retained", |status| status["leader"]["retained_jobs"] == 5);
+    disk.fill();
+    // The leader has noticed.
+    until(&leader, "the disk is full", |status| {
+        status["leader"]["disk_free"].as_u64().is_some_and(|free| free < 30 << 20)
+            || status["leader"]["retained_jobs"].as_u64().is_some_and(|jobs| jobs < 5)
+    });
+    small_job(&leader);
+    until(&leader, "they went", |status| status["leader"]["retained_jobs"] == 0);
+}

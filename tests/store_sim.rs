@@ -381,6 +381,7 @@ impl World {
                 Err(error) => assert!(!failed.is_empty(), "{key:?}: {error}"),
             },
             LogDone::Snapshot(_) => panic!("nobody made one"),
+            LogDone::TailSafe { .. } => panic!("there is no tail"),
             LogDone::Trouble(Some(why)) => {
                 assert!(why.contains("consensus") && !failed.is_empty(), "{why}");
                 self.seen.troubles += 1;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     BlobPage, Cancelled, Checked, Collected, DatasetPage, DatasetShown, DeadPage, DeadShown,
     Explained, Found, Inspected, JobPage, JobShown, JobState, Purged, Pushed, Removed, Requeued,
-    Retried, Waited,
+    Retried, StatusList, Waited,
 };
 
 /// A question, and what answers it.
@@ -70,6 +70,12 @@ macro_rules! questions {
 questions! {
     /// What the leader does.
     Status = "status" {} -> super::Status;
+    /// A page of one of the lists of a status, in the order of its ids.
+    StatusPage = "status.page" {
+        list: StatusList,
+        /// The id behind which the page begins.
+        #[serde(default, skip_serializing_if = "Option::is_none")] after: Option<String>,
+    } -> super::StatusRows;
     /// The result of a job that has ended. Its parts follow as transfers.
     GetResult = "result" {
         /// The job, which may be a child of a job to all workers.

@@ -102,6 +102,9 @@ pub struct JobShown {
     pub children: Vec<ChildRow>,
     /// What a worker returned.
     pub result: Option<ResultShown>,
+    /// What is not in the answer, as it would be too long; for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// What a job asks for.
@@ -203,4 +206,7 @@ pub struct Waited {
 pub struct WaitedJob {
     pub job_id: String,
     pub state: JobState,
+    /// Why a job that has ended is unknown by now, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }

@@ -86,8 +86,8 @@ pub use jobs::{
     Cancelled, DeadJob, DeadPage, DeadShown, FailedAttempt, Found, Purged, Requeued, Retried, Was,
 };
 pub use status::{
-    Avoided, ClientRow, Disk, Durability, Flagged, Jobs, Lack, Lacks, LeaderStatus, Log, Payloads,
-    QueueRow, Spool, Status, WorkerClass, WorkerRow,
+    Avoided, ClientRow, Counts, Disk, Durability, Flagged, Jobs, Lack, Lacks, LeaderStatus, Log,
+    Payloads, QueueRow, Spool, Status, StatusList, StatusRows, WorkerClass, WorkerRow,
 };
 
 use serde::{Deserialize, Serialize};

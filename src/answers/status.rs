@@ -27,6 +27,34 @@ pub struct Status {
     pub clients: Vec<ClientRow>,
     /// The queues that are not empty, at most 1,000.
     pub queues: Vec<QueueRow>,
+    /// How long those lists would be in full. Older leaders do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
+}
+
+words! {
+    /// The lists of a status.
+    StatusList { Workers = "workers", Clients = "clients", Queues = "queues", }
+}
+
+/// The answer to `status.page`: rows of the list that was asked for, at most 1,000.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusRows {
+    pub workers: Vec<WorkerRow>,
+    pub clients: Vec<ClientRow>,
+    pub queues: Vec<QueueRow>,
+    /// The id behind which the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// How many there are of what a status lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    pub workers: u64,
+    pub clients: u64,
+    pub queues: u64,
 }
 
 /// The leader itself.

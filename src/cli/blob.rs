@@ -74,7 +74,7 @@ fn blob_id(text: &str) -> Result<Uuid, String> {
 
 /// Runs the command.
 pub fn run(args: &BlobArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(look(args))
+    super::block_on_until_stopped(look(args))
 }
 
 async fn look(args: &BlobArgs) -> anyhow::Result<ExitCode> {

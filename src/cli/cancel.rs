@@ -1,5 +1,6 @@
 //! `heft cancel`: ends jobs, wherever they stand.
 
+use std::cell::Cell;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -13,6 +14,7 @@ use super::job::several::ask_each;
 use super::last::{JobRef, job_ref};
 use super::output::{self, OUTPUT_VARIABLE};
 use super::{Output, Reach, Unwritten, note, printable};
+use crate::units::Count;
 
 const EXAMPLES: &str = "Examples:
   heft cancel 00112233-4455-6677-8899-aabbccddeeff
@@ -47,7 +49,7 @@ struct Which {
 
 /// Runs the command.
 pub fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(cancel(args))
+    super::block_on_until_stopped(cancel(args))
 }
 
 async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
@@ -66,9 +68,17 @@ async fn cancel(args: &CancelArgs) -> anyhow::Result<ExitCode> {
     }
     let by = args.reach.client_id()?;
     let question = |job_id| ask::Cancel { job_id, by: Some(by.clone()) };
-    let show = |job, answer: &Cancelled| show(args.output, job, &answer.was);
+    let cancelled = Cell::new(0_u64);
+    let show = |job, answer: &Cancelled| {
+        cancelled.set(cancelled.get() + 1);
+        show(args.output, job, &answer.was)
+    };
     let code = ask_each(&client, leader.address(), args.output, &jobs, question, show).await?;
     client.close().await;
+    if let (Some(tag), false) = (&args.which.tag, jobs.is_empty()) {
+        let (cancelled, all) = (cancelled.get(), Count(jobs.len() as u64, "job"));
+        note(&format!("cancelled {cancelled} of {all} with the tag {tag}"));
+    }
     Ok(code)
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: &ClientArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn samples(args: &ClientArgs) -> anyhow::Result<ExitCode> {
-    let environment = std::env::var("CLIENT_DESIRED_PAR").ok();
+    let environment = std::env::var("CLIENT_DESIRED_PAR").ok().filter(|text| !text.is_empty());
     let mut options = args.connect.options(&args.client_id);
     options.desired = desired(args.desired, environment.as_deref())?;
     let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host.clone() };

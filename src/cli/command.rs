@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use tracing::level_filters::LevelFilter;
 
@@ -132,7 +132,10 @@ pub fn run() -> ExitCode {
         Ok(line) => line,
         Err((error, is_json)) => return cli::exit::report(&error.into(), is_json),
     };
-    let Cli { command, quiet, verbose } = match Cli::try_parse_from(&line.words) {
+    let mut grammar = without_empty_variables(Cli::command());
+    let matches = grammar.try_get_matches_from_mut(&line.words);
+    let read = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let Cli { command, quiet, verbose } = match read {
         Ok(cli) => cli,
         Err(error) => return wrong_line(&line, &error),
     };
@@ -151,6 +154,24 @@ pub fn run() -> ExitCode {
         line.hint();
     }
     command.run().unwrap_or_else(|error| cli::exit::report(&error, line.is_json))
+}
+
+/// The grammar without the variables of the environment that are empty: they say nothing.
+fn without_empty_variables(mut command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &&clap::Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    let empty: Vec<clap::Id> =
+        command.get_arguments().filter(is_empty).map(|arg| arg.get_id().clone()).collect();
+    for id in empty {
+        command = command.mut_arg(id, |arg| arg.env(None::<&'static str>));
+    }
+    let verbs: Vec<String> =
+        command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    verbs
+        .into_iter()
+        .fold(command, |command, verb| command.mut_subcommand(verb, without_empty_variables))
 }
 
 /// What clap says, to a program in the answer's place. Help and versions are no errors.

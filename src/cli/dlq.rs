@@ -88,7 +88,7 @@ impl Which {
 
 /// Runs the command.
 pub fn run(args: &DlqArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(look(args))
+    super::block_on_until_stopped(look(args))
 }
 
 async fn look(args: &DlqArgs) -> anyhow::Result<ExitCode> {

@@ -7,9 +7,11 @@ use chunking::message::Reason;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use super::interrupts::Stopped;
 use super::{Unwritten, output, print_json, say};
 use crate::client::dataset::PutError;
 use crate::client::{ClientError, JobError};
+use crate::units::Span;
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -50,7 +52,8 @@ pub const AFTER_HELP: &str = "Exit codes:
   1    the job FAILED, too few workers have the dataset, the leader answered with an error, or the
        output could not be written
   2    invalid command line, or a file named on it cannot be used
-  3    the leader refused, or cannot be reached; `heft leader` cannot listen, as on a port in use
+  3    the leader refused, cannot be reached, or its host name is unknown; `heft leader` cannot
+       listen, as on a port in use
   4    --timeout ran out
   5    not found: the leader has no such job, result, dataset, blob or worker
   101  a defect in heft (a panic)
@@ -95,12 +98,28 @@ pub(crate) enum TimedOut {
     Waiting(String),
 }
 
+/// Does something within `--timeout`, if there is one. It covers all of it: resolving the leader's
+/// name and connecting, too.
+pub(crate) async fn within<T>(
+    limit: Option<Span>,
+    what: impl Future<Output = anyhow::Result<T>>,
+    undone: impl FnOnce(Span) -> String,
+) -> anyhow::Result<T> {
+    let Some(limit) = limit else { return what.await };
+    match tokio::time::timeout(limit.0, what).await {
+        Ok(done) => done,
+        Err(_) => Err(TimedOut::Waiting(undone(limit)).into()),
+    }
+}
+
 /// Says what went wrong, to a program in the answer's place, and gives the exit code for it.
 pub(crate) fn report(error: &anyhow::Error, as_json: bool) -> ExitCode {
     let code = code_of(error);
+    // What stands behind the beginning of an output would be read as a part of it.
+    let is_cut = error.is::<Unwritten>();
     match code {
         OUTPUT_CLOSED => {}
-        _ if as_json => return report_json(&output::as_json(error), code),
+        _ if as_json && !is_cut => return report_json(&output::as_json(error), code),
         _ => say(&format!("{error:#}")),
     }
     ExitCode::from(code)
@@ -154,8 +173,13 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             JobError::BadResult { .. } => FAILED,
         };
     }
-    if let Some(Unwritten::Closed) = error.downcast_ref() {
-        return OUTPUT_CLOSED;
+    match error.downcast_ref() {
+        Some(Unwritten::Closed) => return OUTPUT_CLOSED,
+        Some(Unwritten::Interrupted(interrupt)) => return interrupt.code(),
+        Some(Unwritten::Failed(_)) | None => {}
+    }
+    if let Some(Stopped { interrupt, .. }) = error.downcast_ref() {
+        return interrupt.code();
     }
     if error.is::<Usage>() {
         return USAGE;
@@ -181,6 +205,7 @@ fn code_of_client(error: &ClientError) -> u8 {
         | ClientError::BadAddress(_)
         | ClientError::JobIdInUse(_) => USAGE,
         ClientError::Unreachable { .. }
+        | ClientError::UnknownHost { .. }
         | ClientError::NotSupported { .. }
         | ClientError::NoWelcome { .. }
         | ClientError::NoAnswer { .. }

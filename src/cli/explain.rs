@@ -32,7 +32,7 @@ pub struct ExplainArgs {
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(explain(args))
+    super::block_on_until_stopped(explain(args))
 }
 
 async fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {

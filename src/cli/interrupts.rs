@@ -1,12 +1,26 @@
 //! Ctrl-C, SIGTERM and SIGHUP for commands that have something to end when they come.
+//!
+//! They are taken by a thread of its own, so that a command that is stuck in writing its output
+//! hears of them, too: `print.rs` asks [`wanted`] between two pieces.
 
 use std::fs;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::Signal;
+use thiserror::Error;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
 use super::exit::{HUNG_UP, INTERRUPTED, TERMINATED};
+
+/// Signals that wait to be taken. One more ends the process.
+const WAITING_MAX: usize = 2;
+
+/// What a command that takes no more signals has to end by itself.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Why a command is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,27 +51,101 @@ impl Interrupt {
     }
 }
 
-/// Every such signal from now on; a third one that nobody has taken is dropped. SIGHUP stays
-/// ignored where it is, as beneath `nohup`.
-pub(crate) fn interrupts() -> mpsc::Receiver<Interrupt> {
-    let (came, queue) = mpsc::channel(2);
+/// A signal ended the command: what became of its work.
+#[derive(Debug, Error)]
+#[error("{text}")]
+pub(crate) struct Stopped {
+    pub(crate) interrupt: Interrupt,
+    pub(crate) text: String,
+    /// The job that was left, if one was.
+    pub(crate) job: Option<Uuid>,
+}
+
+impl Stopped {
+    /// One of a command that leaves nothing behind.
+    pub(crate) fn plain(interrupt: Interrupt) -> Self {
+        Stopped { interrupt, text: format!("ended by {}", interrupt.name()), job: None }
+    }
+}
+
+/// What is known of signals, for threads that are busy writing.
+#[derive(Debug)]
+struct Known {
+    /// Those that came and nobody has taken, in their order.
+    waiting: Vec<Interrupt>,
+    /// The command ends because of this one.
+    leaving: Option<Interrupt>,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known { waiting: Vec::new(), leaving: None });
+
+fn known<T>(look: impl FnOnce(&mut Known) -> T) -> T {
+    look(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The signal because of which a write that is under way has to end.
+pub(crate) fn wanted() -> Option<Interrupt> {
+    known(|known| known.leaving.or(known.waiting.first().copied()))
+}
+
+/// Other threads end what they write: the command does not wait for them to finish.
+pub(super) fn set_leaving(leaving: Option<Interrupt>) {
+    known(|known| known.leaving = leaving);
+}
+
+/// Signals in the order in which they came.
+#[derive(Debug)]
+pub(crate) struct Interrupts(mpsc::Receiver<Interrupt>);
+
+impl Interrupts {
+    /// The next signal.
+    pub(crate) async fn recv(&mut self) -> Option<Interrupt> {
+        let interrupt = self.0.recv().await;
+        known(|known| {
+            if !known.waiting.is_empty() {
+                known.waiting.remove(0);
+            }
+        });
+        interrupt
+    }
+}
+
+/// Every such signal from now on; a third one that nobody has taken ends the process, and so does
+/// one that comes when this is dropped. SIGHUP stays ignored where it is, as beneath `nohup`.
+pub(crate) fn interrupts() -> io::Result<Interrupts> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (came, queue) = mpsc::channel(WAITING_MAX);
+    // They are caught when this returns, and not when the thread runs.
+    let entered = runtime.enter();
     let listen = |kind| signal(kind).ok();
     let mut pressed = listen(SignalKind::interrupt());
     let mut terminated = listen(SignalKind::terminate());
     let mut hung_up = if is_ignored(Signal::HUP) { None } else { listen(SignalKind::hangup()) };
-    tokio::spawn(async move {
+    drop(entered);
+    let listening = async move {
         loop {
             let interrupt = tokio::select! {
                 () = next(&mut pressed) => Interrupt::CtrlC,
                 () = next(&mut terminated) => Interrupt::Terminate,
                 () = next(&mut hung_up) => Interrupt::HangUp,
             };
-            if let Err(mpsc::error::TrySendError::Closed(_)) = came.try_send(interrupt) {
-                return;
+            // Under the lock: whoever takes it finds it among those that wait.
+            let sent = known(|known| {
+                known.waiting.push(interrupt);
+                known.waiting.truncate(WAITING_MAX);
+                came.try_send(interrupt)
+            });
+            if sent.is_err() {
+                // Nobody takes them any more, or the command is stuck in something else.
+                std::thread::sleep(LAST_MOMENT);
+                std::process::exit(interrupt.code().into());
             }
         }
-    });
-    queue
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(listening))?;
+    Ok(Interrupts(queue))
 }
 
 async fn next(signal: &mut Option<unix::Signal>) {

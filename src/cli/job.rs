@@ -1,7 +1,7 @@
 //! `heft job`: what can be done with jobs, under one noun. The short words `heft submit`, `heft
 //! explain` and `heft cancel` are the same commands.
 
-mod ls;
+pub(super) mod ls;
 pub(super) mod pages;
 mod retry;
 pub(super) mod several;
@@ -41,7 +41,7 @@ pub fn run(args: &JobArgs) -> anyhow::Result<ExitCode> {
         JobCommand::Ls(args) => ls::run(args),
         JobCommand::Show(args) => show::run(args),
         JobCommand::Wait(args) => wait::run(args),
-        JobCommand::Logs(args) => super::block_on(job_logs::logs(args)),
+        JobCommand::Logs(args) => super::block_on_until_stopped(job_logs::logs(args)),
         JobCommand::Retry(args) => retry::run(args),
         JobCommand::Explain(args) => explain::run(args),
         JobCommand::Cancel(args) => cancel::run(args),

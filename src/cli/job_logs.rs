@@ -18,7 +18,7 @@ use super::output::{self, OUTPUT_VARIABLE};
 use super::printed::{Printed, Rest};
 use super::reach::Leader;
 use super::show::{ended_line, say_end, show_output};
-use super::{Output, Reach, Unwritten, print_json, print_to, say};
+use super::{Output, Reach, Unwritten, err, print_json, print_to, say, standard_out};
 use crate::answers::ask;
 use crate::client::{
     Client, ClientError, Downloads, Finished, FollowEvent, FollowSpec, Following, Part, Purpose,
@@ -242,8 +242,8 @@ impl Logs {
                 let (bytes, is_stderr) = (pieces.shape(bytes), pieces.is_stderr());
                 // Elsewhere: whoever reads it may take a long time, and the connection lives on.
                 tokio::task::spawn_blocking(move || match is_stderr {
-                    false => print_to(&mut io::stdout().lock(), &bytes),
-                    true => print_to(&mut io::stderr().lock(), &bytes),
+                    false => print_to(&mut standard_out(), &bytes),
+                    true => print_to(&mut err(), &bytes),
                 })
                 .await??;
             }

@@ -253,8 +253,9 @@ pub struct LeaderArgs {
     #[arg(long, default_value = DEFAULTS.input_wait.as_str(), value_name = "TIME")]
     input_wait: Span,
 
-    /// Time jobs wait for a worker that left, or after a restart of the leader, if no connected
-    /// worker has their program; then they fail.
+    /// Time jobs wait for other workers if no connected one has their program: after a restart of
+    /// the leader, after a worker left, and for jobs that were there before their workers; then
+    /// they fail.
     #[arg(long, default_value = "60s", value_name = "TIME")]
     placement_wait: Span,
 

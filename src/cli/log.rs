@@ -28,7 +28,8 @@ pub fn log_to_stderr(usual: LevelFilter) {
 /// Sends log lines to standard error. What the command line says (`-q`, `-v`) goes before
 /// `HEFT_LOG`, which is `error`, `warn`, `info`, `debug` or `trace`; without both `usual` counts.
 pub(super) fn log_as(said: Option<LevelFilter>, usual: LevelFilter) {
-    let asked = std::env::var("HEFT_LOG").ok().filter(|_| said.is_none());
+    let asked = std::env::var("HEFT_LOG").ok();
+    let asked = asked.filter(|word| said.is_none() && !word.is_empty());
     let level = asked.as_deref().and_then(|word| word.parse::<LevelFilter>().ok());
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(said.or(level).unwrap_or(usual))

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::{err, standard_out};
 use crate::client::Stream;
 
 /// One output.
@@ -89,8 +90,8 @@ impl Pieces {
 
     fn put(&self, bytes: &[u8]) -> io::Result<()> {
         match self.is_stderr() {
-            true => io::stderr().lock().write_all(bytes),
-            false => io::stdout().lock().write_all(bytes),
+            true => err().write_all(bytes),
+            false => standard_out().write_all(bytes),
         }
     }
 }
@@ -108,10 +109,7 @@ impl Write for Pieces {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self.is_stderr() {
-            true => io::stderr().flush(),
-            false => io::stdout().flush(),
-        }
+        Ok(())
     }
 }
 

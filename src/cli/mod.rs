@@ -41,7 +41,9 @@ pub mod result;
 mod show;
 mod show_children;
 pub mod status;
+mod status_pages;
 pub mod submit;
+mod submit_files;
 mod table;
 mod terminal;
 mod unpack;
@@ -50,27 +52,68 @@ pub mod workers;
 
 pub use log::log_to_stderr;
 pub(crate) use output::{Output, Rows};
-pub(crate) use print::{Unwritten, print, print_json, print_to};
+pub(crate) use print::{Unwritten, err, out as standard_out, print, print_json, print_to};
 pub(crate) use reach::{Connect, Reach};
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::Signal;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 use crate::fs::own_dir::SharedDir;
 use crate::units::Span;
 use crate::wire::check_congestion;
-use exit::Usage;
+use exit::{Unavailable, Usage};
+use interrupts::{Stopped, interrupts, set_leaving};
 
-/// Runs a command to its end on this thread.
+/// Runs a command to its end on this thread. What a signal does to it is its own matter.
 fn block_on<F: Future<Output = anyhow::Result<ExitCode>>>(command: F) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    runtime()?.block_on(command)
+}
+
+fn runtime() -> Result<Runtime, Unavailable> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| {
+        let hint = descriptors_hint(&error).unwrap_or("try again when the system has more room");
+        Unavailable(format!("heft cannot start: {error}: {hint}"))
+    })
+}
+
+/// What helps if an error says that no more files may be open.
+pub(crate) fn descriptors_hint(error: &std::io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => Some("raise the limit of open files (ulimit -n)"),
+        Some(Errno::NFILE) => Some("the system has too many open files: try again later"),
+        Some(_) | None => None,
+    }
+}
+
+/// The same of a command that a signal may end anywhere.
+fn block_on_until_stopped<F: Future<Output = anyhow::Result<ExitCode>>>(
+    command: F,
+) -> anyhow::Result<ExitCode> {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
+        let mut interrupts = interrupts()?;
+        tokio::select! {
+            ended = command => ended,
+            Some(interrupt) = interrupts.recv() => {
+                // The runtime waits for threads that print.
+                set_leaving(Some(interrupt));
+                Err(Stopped::plain(interrupt).into())
+            }
+        }
+    });
+    drop(runtime);
+    set_leaving(None);
+    ended
 }
 
 /// Waits until someone wants the process to stop: Ctrl-C, or SIGTERM.
@@ -176,7 +219,7 @@ pub(crate) fn note(text: &str) {
 
 /// A line for the person at the terminal. That nobody reads it any more is no reason to stop.
 pub(crate) fn say(text: &str) {
-    writeln!(io::stderr(), "heft: {}", printable(text)).ok();
+    err().write_all(format!("heft: {}\n", printable(text)).as_bytes()).ok();
 }
 
 /// A peer's text without what could move a terminal's cursor or turn the text around it.

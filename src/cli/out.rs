@@ -3,19 +3,30 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use rustix::fs::{CWD, RenameFlags, renameat, renameat_with};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use uuid::Uuid;
 
-use super::Output;
 use super::exit::Usage;
 use super::unpack::{Archive, Rules, nearest};
+use super::{Output, note};
 use crate::client::Downloads;
-use crate::units::ByteSize;
+use crate::units::{ByteSize, Count};
+
+/// How files are called that are not complete: those that are unpacked or saved, and parts of
+/// results (`client/downloads.rs`).
+const PART_PREFIX: &str = ".heft-";
+const PART_SUFFIX: &str = ".part";
+
+/// For how long nobody has written a part file that is taken for abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Where files go.
 #[derive(Clone, Debug, Default, Args)]
@@ -40,6 +51,23 @@ impl OutArgs {
     pub(crate) fn check(&self) -> Result<(), Usage> {
         self.out.as_deref().map_or(Ok(()), check_dir)?;
         self.save_archive.as_deref().map_or(Ok(()), |file| check_file(file, self.force))
+    }
+
+    /// Removes part files that a command which was killed left where this one writes.
+    pub(crate) fn remove_abandoned(&self, output: Output) {
+        match self.downloads(output) {
+            Downloads::Directory(dir) | Downloads::Outputs(dir) => {
+                let removed = remove_abandoned(&dir, ABANDONED_AFTER);
+                if removed > 0 {
+                    let files = Count(removed, "part file");
+                    note(&format!(
+                        "removed {files} in {} that an earlier command left",
+                        dir.display()
+                    ));
+                }
+            }
+            Downloads::None | Downloads::Sink(_) => {}
+        }
     }
 
     /// How archives are unpacked.
@@ -137,7 +165,27 @@ fn may_write(dir: &Path) -> io::Result<()> {
 }
 
 fn unfinished_name() -> String {
-    format!(".heft-{}.part", Uuid::new_v4().simple())
+    format!("{PART_PREFIX}{}{PART_SUFFIX}", Uuid::new_v4().simple())
+}
+
+/// Removes the user's own part files that nobody has written for so long; says how many.
+fn remove_abandoned(dir: &Path, after: Duration) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_abandoned = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let is_part = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(PART_PREFIX) && name.ends_with(PART_SUFFIX));
+        is_part
+            && entry.metadata().is_ok_and(|found| {
+                let age = found.modified().ok().and_then(|modified| modified.elapsed().ok());
+                let is_ours = found.is_file() && found.uid() == geteuid().as_raw();
+                is_ours && age.is_some_and(|age| age >= after)
+            })
+    };
+    let removed =
+        entries.filter(is_abandoned).filter(|entry| fs::remove_file(entry.path()).is_ok());
+    removed.count() as u64
 }
 
 /// Keeps an archive as a file; gives its size. A file that is there is replaced with `force` alone.
@@ -197,7 +245,6 @@ fn write_new(archive: &Archive, new: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn an_archive_is_saved_by_a_link_or_a_copy_and_replaces_only_by_force() {
@@ -219,6 +266,21 @@ mod tests {
         let missing = save(&Archive::File(root.path().join("none")), &file, true);
         assert!(missing.unwrap_err().to_string().contains("cannot save the job's archive as"));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn part_files_that_nobody_writes_are_removed_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        for name in [".heft-7-8.part", ".heft-7.part", ".heft-7", "a.part", ".heft-d.part"] {
+            match name {
+                ".heft-d.part" => fs::create_dir(root.path().join(name)).unwrap(),
+                name => fs::write(root.path().join(name), "x").unwrap(),
+            }
+        }
+        assert_eq!(remove_abandoned(root.path(), Duration::from_secs(3600)), 0, "they are new");
+        assert_eq!(remove_abandoned(root.path(), Duration::ZERO), 2);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 3);
+        assert_eq!(remove_abandoned(&root.path().join("none"), Duration::ZERO), 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use super::terminal::{columns, cut, width};
-use super::{about, is_quiet, printable, say};
+use super::{about, err, is_quiet, printable, say};
 
 /// Columns of a line where the terminal does not say how many it has, and on wider ones.
 const COLUMNS_MAX: usize = 120;
@@ -217,7 +217,7 @@ impl Teller {
     }
 
     fn write_json(&self, object: &Value) {
-        writeln!(io::stderr(), "{object}").ok();
+        err().write_all(format!("{object}\n").as_bytes()).ok();
     }
 
     /// Writes the lines over those that are there.
@@ -256,8 +256,7 @@ impl Teller {
     }
 
     fn write(&self, text: &str) {
-        let mut out = io::stderr().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
+        err().write_all(text.as_bytes()).ok();
     }
 }
 

@@ -16,8 +16,10 @@ use super::congestion;
 use super::context::{Contexts, check_leaders};
 use super::exit::{Sourced, Usage};
 use super::identity::default_client_id;
-use crate::answers::{Status, ask};
+use super::status_pages::all_of;
+use crate::answers::{Status, StatusList};
 use crate::client::{Answered, Client, ClientError, Options};
+use crate::peer::{is_unknown_host, look_up};
 use crate::units::Span;
 
 /// Where a leader is if nobody says so.
@@ -118,12 +120,12 @@ impl Reach {
         leader.connect(&Options { answer_wait, ..self.asking_options("") }).await
     }
 
-    /// What the leader does now.
-    pub(crate) async fn status(&self) -> anyhow::Result<Answered<Status>> {
+    /// One list of a status, all of it. Of an older leader it is what its status has.
+    pub(crate) async fn listed(&self, list: StatusList) -> anyhow::Result<Answered<Status>> {
         let client = self.asking(&self.leader().await?).await?;
-        let status = client.ask(&ask::Status {}).await?;
+        let listed = all_of(&client, &list).await?;
         client.close().await;
-        Ok(status)
+        Ok(listed)
     }
 
     /// The client id of the user's jobs: the context's, else the user at this host.
@@ -151,12 +153,12 @@ impl Reach {
     /// The same, of these.
     pub(crate) async fn first_of(&self, leaders: &Leaders) -> anyhow::Result<Leader> {
         let wait = self.connect.connect_wait.0;
-        let at = match leaders.addresses.len() {
-            0 | 1 => 0,
-            _ => first_reachable(&leaders.addresses, wait)
-                .await
-                .map_err(|error| leaders.blame(error))?,
+        let found = match leaders.addresses.as_slice() {
+            [] => Ok(0),
+            [one] => is_known(one, wait).await.map(|()| 0),
+            several => first_reachable(several, wait).await,
         };
+        let at = found.map_err(|error| leaders.blame(error))?;
         let address = leaders.addresses.get(at).cloned().unwrap_or_default();
         if at > 0 {
             super::note(&format!("using the leader {address}: those before it cannot be reached"));
@@ -288,6 +290,7 @@ impl Leader {
 fn blame(from: &Origin, error: ClientError) -> anyhow::Error {
     let is_of_the_address = match &error {
         ClientError::Unreachable { .. }
+        | ClientError::UnknownHost { .. }
         | ClientError::NoWelcome { .. }
         | ClientError::NotSupported { .. }
         | ClientError::BadAddress(_) => true,
@@ -381,20 +384,48 @@ fn resolve_once(
     })
 }
 
+/// Whether there may be a leader at this address: a host name that is unknown will not be known in
+/// a moment. Everything else is for the connection to find out.
+async fn is_known(address: &str, wait: Duration) -> Result<(), ClientError> {
+    match timeout(wait, look_up(address)).await {
+        Ok(Err(error)) if is_unknown_host(&error) => {
+            Err(ClientError::UnknownHost { leader: address.to_owned(), why: error.to_string() })
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err(ClientError::Unreachable {
+            leader: address.to_owned(),
+            why: "the host name was not resolved".to_owned(),
+            waited_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        }),
+    }
+}
+
 /// Tries the addresses one after the other, over and over; which one takes a connection.
 async fn first_reachable(addresses: &[String], wait: Duration) -> Result<usize, ClientError> {
     let started = Instant::now();
     let left = || wait.saturating_sub(started.elapsed());
     let mut whys: Vec<String> = vec!["no answer yet".to_owned(); addresses.len()];
     loop {
+        let mut unknown = 0;
         for ((at, address), why) in addresses.iter().enumerate().zip(&mut whys) {
             // Each is tried at least once, however little time there is.
             let wait = left().clamp(Duration::from_millis(1), TRY_WAIT);
-            match timeout(wait, TcpStream::connect(address.as_str())).await {
+            let connecting = async {
+                let found = look_up(address).await?;
+                TcpStream::connect(found.as_slice()).await
+            };
+            match timeout(wait, connecting).await {
                 Ok(Ok(_)) => return Ok(at),
-                Ok(Err(error)) => *why = error.to_string(),
+                Ok(Err(error)) => {
+                    unknown += usize::from(is_unknown_host(&error));
+                    *why = error.to_string();
+                }
                 Err(_) => {}
             }
+        }
+        if unknown == addresses.len() {
+            let (leader, why) = (addresses.join(", "), whys.join("; "));
+            return Err(ClientError::UnknownHost { leader, why });
         }
         if left().is_zero() {
             let waited_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);

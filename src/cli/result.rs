@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tokio::time::{interval, timeout};
+use tokio::time::interval;
 use uuid::Uuid;
 
 use super::children::children;
-use super::exit::{NOT_FOUND, TimedOut, Usage, code_of, report};
-use super::interrupts::interrupts;
+use super::exit::{NOT_FOUND, Usage, code_of, report, within};
+use super::interrupts::{Stopped, interrupts};
+use super::job::ls;
 use super::job_line::Line;
 use super::last::{JobRef, job_ref};
 use super::out::OutArgs;
@@ -21,8 +22,9 @@ use super::progress::Progress;
 use super::reach::Leader;
 use super::show::{Show, show};
 use super::show_children::{Asker, show_all};
-use super::{Output, Reach, print_json, say};
-use crate::client::{Client, Downloads, Finished};
+use super::{Output, Reach, print_json};
+use crate::answers::JobState;
+use crate::client::{Client, Downloads, Finished, LinkState};
 use crate::units::Span;
 
 const EXAMPLES: &str = "Examples:
@@ -44,8 +46,15 @@ pub struct ResultArgs {
 
 #[derive(Debug, Subcommand)]
 enum ResultCommand {
-    Get(GetArgs),
+    Get(Box<GetArgs>),
+    /// List the jobs that have ended, the newest first: `get` fetches the result of each as long as
+    /// it is stored.
+    Ls(Box<ls::Choice>),
 }
+
+/// Of which jobs the leader may have results.
+const ENDED: [JobState; 4] =
+    [JobState::Done, JobState::Failed, JobState::Dead, JobState::Cancelled];
 
 /// Fetch the result of an ended job
 #[derive(Debug, Args)]
@@ -71,42 +80,36 @@ struct GetArgs {
 
 /// Runs the command.
 pub fn run(args: &ResultArgs) -> anyhow::Result<ExitCode> {
-    let ResultCommand::Get(args) = &args.command;
-    super::block_on(get(args))
+    match &args.command {
+        ResultCommand::Get(args) => super::block_on(get(args)),
+        ResultCommand::Ls(choice) => super::block_on_until_stopped(ls::list(choice, &ENDED)),
+    }
 }
 
 async fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     args.out.check()?;
+    args.out.remove_abandoned(args.output);
+    let mut interrupts = interrupts()?;
+    tokio::select! {
+        shown = within(args.timeout, get_at_leader(args), |limit| format!(
+            "the result of job {} did not arrive within {limit} (--timeout): try again with a \
+             longer timeout", args.job
+        )) => shown,
+        Some(interrupt) = interrupts.recv() => {
+            let text = format!("{} ended heft result get: the result stays at the leader, and what \
+                                was unpacked of it is removed", interrupt.name());
+            Err(Stopped { interrupt, text, job: None }.into())
+        }
+    }
+}
+
+async fn get_at_leader(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let leader = args.reach.leader().await?;
     let job = args.job.resolve(leader.address())?;
     let client = args.reach.asking(&leader).await?;
-    let mut interrupts = interrupts();
-    let shown = tokio::select! {
-        shown = get_in_time(args, job, &leader, &client) => shown,
-        Some(interrupt) = interrupts.recv() => {
-            say("stopped; the result stays at the leader, and what was unpacked of it is removed");
-            Ok(ExitCode::from(interrupt.code()))
-        }
-    };
+    let shown = get_and_show(args, job, &leader, &client).await;
     client.close().await;
     shown
-}
-
-async fn get_in_time(
-    args: &GetArgs,
-    job: Uuid,
-    leader: &Leader,
-    client: &Client,
-) -> anyhow::Result<ExitCode> {
-    let shown = get_and_show(args, job, leader, client);
-    let Some(limit) = args.timeout else { return shown.await };
-    timeout(limit.0, shown).await.unwrap_or_else(|_| {
-        Err(TimedOut::Waiting(format!(
-            "the result of job {job} did not arrive within {limit} (--timeout): try again with a \
-             longer timeout"
-        ))
-        .into())
-    })
 }
 
 async fn get_and_show(
@@ -175,11 +178,21 @@ pub(crate) async fn fetch(
     let mut line = Line::new(job, progress, !output.is_for_people());
     let fetching = client.fetch(job, downloads);
     tokio::pin!(fetching);
-    let mut refresh = interval(Duration::from_millis(200));
+    let (mut refresh, mut is_away) = (interval(Duration::from_millis(200)), false);
     let fetched = loop {
         tokio::select! {
             fetched = &mut fetching => break fetched,
             _ = refresh.tick() => {
+                match client.state() {
+                    LinkState::Down { leader, why } if !is_away => {
+                        is_away = true;
+                        line.note(&format!("no connection to {leader}: {why}; trying again"));
+                    }
+                    LinkState::Up { .. } => is_away = false,
+                    LinkState::Connecting { .. }
+                    | LinkState::Greeting { .. }
+                    | LinkState::Down { .. } => {}
+                }
                 let (done, total) = client.fetched(job);
                 if total > 0 {
                     line.take(&crate::client::JobEvent::Downloading { done, total });

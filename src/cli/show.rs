@@ -20,7 +20,7 @@ use super::job_line::Line;
 use super::out::OutArgs;
 use super::progress::Progress;
 use super::reach::Leader;
-use super::{Output, Unwritten, note, print_json, print_to, say};
+use super::{Output, Unwritten, err, note, print_json, print_to, say, standard_out};
 use crate::client::{Client, Finished, Part};
 use crate::model::{JobResult, JobStatus};
 
@@ -110,8 +110,8 @@ pub(crate) async fn show(
     let mut printed = Ok(());
     match args.output {
         Output::Table => {
-            printed = show_output(finished, Purpose::Stdout, &result.stdout, &mut io::stdout())
-                .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut io::stderr()));
+            printed = show_output(finished, Purpose::Stdout, &result.stdout, &mut standard_out())
+                .and(show_output(finished, Purpose::Stderr, &result.stderr, &mut err()));
             whereabouts.say(job);
             say_end(args.leader, result);
             if let (false, Some(archive)) = (wants_files, &result.archive) {

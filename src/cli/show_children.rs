@@ -22,7 +22,9 @@ use super::result::fetch;
 use super::show::{
     NOT_FETCHED, Show, Shown, as_json, ended_line, exit_code, say_end, say_left_out, show_output,
 };
-use super::{Output, Unwritten, note, print, print_json, print_to, printable, say};
+use super::{
+    Output, Unwritten, err, note, print, print_json, print_to, printable, say, standard_out,
+};
 use crate::client::{Client, Finished, Part};
 use crate::model::JobResult;
 
@@ -86,8 +88,7 @@ pub(crate) async fn show_all(
     }
     match args.output {
         Output::Table => {
-            printed = printed
-                .and(print_to(&mut std::io::stderr(), ended_line(&result.stderr).as_bytes()));
+            printed = printed.and(print_to(&mut err(), ended_line(&result.stderr).as_bytes()));
             say_end(args.leader, result);
             if args.out.out.is_none() && left_files {
                 note(&format!(
@@ -179,13 +180,11 @@ fn show_one(got: &Got<'_>) -> Result<(), Unwritten> {
     let head = format!("== worker {worker}: {}{how}\n", printable(result.status.as_str()));
     let end: &[u8] = if ends_line(finished, &result.stdout) { b"" } else { b"\n" };
     let mut printed = print(head.as_bytes())
-        .and_then(|()| {
-            show_output(finished, Purpose::Stdout, &result.stdout, &mut std::io::stdout())
-        })
+        .and_then(|()| show_output(finished, Purpose::Stdout, &result.stdout, &mut standard_out()))
         .and_then(|()| print(end));
     if !result.stderr.is_empty() {
         say(&format!("worker {worker}, standard error:"));
-        let stderr = &mut std::io::stderr();
+        let stderr = &mut err();
         printed = printed.and(show_output(finished, Purpose::Stderr, &result.stderr, stderr));
     }
     say_one(got);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::units::{ByteSize, Span};
 use clap::Args;
 
-use super::exit::INTERRUPTED;
 use super::output::{self, OUTPUT_VARIABLE};
 use super::table::{Side, Table, said, text, yes_or_no};
 use super::{Output, Reach, about, print, printable, say};
@@ -42,7 +41,7 @@ pub struct StatusArgs {
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(watch(args))
+    super::block_on_until_stopped(watch(args))
 }
 
 async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
@@ -62,10 +61,7 @@ async fn watch(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             tokio::time::sleep(args.every.0).await;
         }
     };
-    tokio::select! {
-        watched = watch => watched?,
-        _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
-    }
+    watch.await?;
     client.close().await;
     Ok(ExitCode::SUCCESS)
 }
@@ -79,7 +75,7 @@ fn show(status: &Answered<Status>, args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 fn render(status: &Status) -> String {
-    let Status { leader, jobs, workers, clients, queues } = status;
+    let Status { leader, jobs, workers, clients, queues, counts } = status;
     let mut lines = format!(
         "leader  {}, up {}, driver {}, durability {}{}\n",
         text(&leader.software),
@@ -122,19 +118,26 @@ fn render(status: &Status) -> String {
         let who = if leader.results_waiting > 0 { "UPLOADS AND RESULTS" } else { "UPLOADS" };
         lines.push_str(&format!("        {who} WAIT: {}\n", printable(trouble)));
     }
-    for (what, table) in [
-        ("workers", workers_table(workers)),
-        ("clients", clients_table(clients)),
-        ("queues", queues_table(queues)),
+    let counts = counts.unwrap_or_default();
+    for (what, table, listed, count) in [
+        ("workers", workers_table(workers), workers.len(), counts.workers),
+        ("clients", clients_table(clients), clients.len(), counts.clients),
+        ("queues", queues_table(queues), queues.len(), counts.queues),
     ] {
         let table = table.render();
         lines.push('\n');
         lines.push_str(&if table.is_empty() { format!("no {what}\n") } else { table });
+        lines.extend(cut_short(what, listed, count));
         if what == "workers" {
             lines.extend(workers.iter().flat_map(notes));
         }
     }
     lines
+}
+
+/// A line for a list that the leader cut off.
+pub(super) fn cut_short(what: &str, listed: usize, count: u64) -> Option<String> {
+    (count > listed as u64).then(|| format!("these are {listed} of {count} {what}\n"))
 }
 
 /// What has to be said of a worker below a table.

@@ -2,31 +2,28 @@
 //! printed, unpacks what it made, and exits with 0 only if the job ended OK. With `--detach` it
 //! waits until the leader has the job with all of its inputs, and no longer.
 
-use std::fs::File;
-use std::io::{self, Read, Write as _};
-use std::path::Path;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::client::{
-    Client, ClientError, Finished, Input, JobError, JobHandle, JobSpec, Options, Receipt, UNCAPPED,
+    Client, ClientError, Finished, JobError, JobHandle, JobSpec, Options, Receipt, UNCAPPED,
 };
 use crate::core::names::{flattened, input_names};
 use crate::model::limits::TAG_BYTES_MAX;
 use crate::model::{Deliver, JobRequest, JobResult, JobStatus};
-use crate::transfer::{Compression, Source};
-use crate::units::{ByteSize, Span};
+use crate::transfer::Compression;
+use crate::units::Span;
 use chunking::{Codec, DigestKind};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::children::{Child, children};
 use super::dataset::select::{self, Selected, resolve};
 use super::ending::Whereabouts;
 use super::exit::{TIMED_OUT, TimedOut, Usage, code_of};
 use super::identity::default_client_id;
-use super::interrupts::{Interrupt, interrupts};
+use super::interrupts::{Interrupt, Interrupts, Stopped, interrupts};
 use super::job_line::Line;
 use super::last;
 use super::leaving::{Leaving, Left, Reached, leave};
@@ -38,12 +35,8 @@ use super::raw::show_raw;
 use super::reach::{Leader, Leaders};
 use super::show::{Show, Shown, show};
 use super::show_children::{Asker, show_all};
-use super::{Output, Reach, print, print_json, say, time_limit};
-
-/// What is read of a file that has no size, such as a pipe, and of one that is sent --raw: what
-/// fits one frame, with room for its subject. It bounds memory; the exact limit, which depends on
-/// the subject, is the client's and the leader's to say.
-const READ_BYTES_MAX: u64 = chunking::limits::FRAME_BODY_BYTES_MAX as u64 - 4_096;
+use super::submit_files::{input_files, raw_payload};
+use super::{Output, Reach, Unwritten, err, print, print_json, say, time_limit};
 
 const EXAMPLES: &str = "Examples:
   heft submit calcA -- --mode=fast --seed=1
@@ -110,7 +103,7 @@ pub struct SubmitArgs {
     tag: Option<String>,
     /// Print the job's id and leave once the leader has the job with all of its inputs. The result
     /// stays at the leader for its --result-ttl.
-    #[arg(long, conflicts_with = "out")]
+    #[arg(long, conflicts_with_all = ["out", "force", "save_archive"])]
     detach: bool,
     /// Subject to submit to (default: job.submit. and EXEC): a group, or job.assign. and so on.
     #[arg(long, value_name = "SUBJECT")]
@@ -204,7 +197,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 async fn finish(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     match submit(args).await {
         Ok(code) => Ok(code),
-        Err(error) if args.output.is_json() => {
+        Err(error) if args.output.is_json() && !error.is::<Unwritten>() => {
             let code = code_of(&error);
             print_json(&with_code(failure(&error), code))?;
             Ok(ExitCode::from(code))
@@ -223,7 +216,13 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let deadline =
         args.timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout.0));
     let leaders = args.reach.leaders()?;
-    let files = input_files(args, &leaders, deadline).await?;
+    // From here on Ctrl-C is for the job: it must not end the command between sending the job and
+    // waiting for it.
+    let mut interrupts = interrupts()?;
+    let mut first = Before { args, leaders: &leaders, deadline, interrupts: &mut interrupts };
+    let unread = format!("not all of {} was read", args.files.join(" and "));
+    let pipes = "a pipe is read until its writer closes it";
+    let files = first.does(&unread, pipes, input_files(&args.files)).await??;
     if !args.raw {
         let named = selections(args).filter_map(|selected| selected.name.as_deref());
         input_names(files.iter().map(|file| file.name.as_str()).chain(named)).map_err(unfit)?;
@@ -234,7 +233,10 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     };
     let downloads = match args.all || args.detach {
         true => Default::default(),
-        false => args.out.downloads(args.output),
+        false => {
+            args.out.remove_abandoned(args.output);
+            args.out.downloads(args.output)
+        }
     };
     // What the leader has to be asked about; a classic one knows no datasets.
     let asks = selections(args).any(|selected| selected.is_strict || selected.inner.is_none());
@@ -251,12 +253,9 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         let client = leader.connect(&options).await?;
         anyhow::Ok((leader, client))
     };
-    let unreached = "the leader was not reached";
-    let (leader, client) = before(args, &leaders, deadline, unreached, reaching).await??;
+    let (leader, client) =
+        first.does("the leader was not reached", IS_IT_THERE, reaching).await??;
     let leader = &leader;
-    // From here on Ctrl-C is for the job: it must not end the command between sending the job and
-    // waiting for it.
-    let mut interrupts = interrupts();
     let default_subject = format!("job.submit.{}", args.exec);
     let subject = args.subject.as_deref().unwrap_or(&default_subject);
     let mut job = if args.raw {
@@ -267,14 +266,8 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         }
     } else {
         let unanswered = "the leader did not list the files of the datasets";
-        let cached = before(
-            args,
-            &leaders,
-            deadline,
-            unanswered,
-            resolve(&client, leader, selections(args)),
-        )
-        .await??;
+        let resolving = resolve(&client, leader, selections(args));
+        let cached = first.does(unanswered, IS_IT_THERE, resolving).await??;
         input_names(
             files
                 .iter()
@@ -321,8 +314,7 @@ async fn submit(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Followed::TimedOut(left) => {
-            let (job, after) =
-                (job.id(), args.timeout.map_or_else(String::new, |timeout| timeout.to_string()));
+            let (job, after) = (job.id(), said_timeout(args));
             let left_text = left.text(leader, job, "a longer --timeout");
             let text = format!("no result of job {job} within {after} (--timeout); {left_text}");
             if args.output.is_json() {
@@ -421,7 +413,7 @@ async fn show_end(
     client: &Client,
     job: uuid::Uuid,
     finished: &Finished,
-    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+    (interrupts, deadline): (&mut Interrupts, Option<tokio::time::Instant>),
 ) -> anyhow::Result<Shown> {
     let result = match finished.result() {
         Ok(result) => result,
@@ -441,8 +433,11 @@ async fn show_end(
         shown = show(show_args, client, &result, finished) => shown,
         Some(interrupt) = interrupts.recv() => {
             let retry = show_args.retry(job, args.out.out.as_deref());
-            say(&format!("left before the job's files were here, and what there was of them is removed; {retry}"));
-            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
+            let text = format!(
+                "left before the job's files were here, and what there was of them is removed; \
+                 {retry}"
+            );
+            Err(Stopped { interrupt, text, job: Some(job) }.into())
         }
     }
 }
@@ -452,23 +447,45 @@ fn show_args<'a>(args: &'a SubmitArgs, leader: &'a Leader) -> Show<'a> {
     Show { leader, out, output: *output, progress: *progress }
 }
 
-/// Does what comes before the job is sent, within `--timeout`. An error says what was not done by
-/// then.
-async fn before<T>(
-    args: &SubmitArgs,
-    leaders: &Leaders,
+const IS_IT_THERE: &str = "is it running, and is this its address?";
+
+/// What comes before the job is sent: it ends with `--timeout`, or by a signal.
+struct Before<'a> {
+    args: &'a SubmitArgs,
+    leaders: &'a Leaders,
     deadline: Option<tokio::time::Instant>,
-    undone: &str,
-    step: impl Future<Output = T>,
-) -> Result<T, TimedOut> {
-    tokio::select! {
-        done = step => Ok(done),
-        () = sleep_until(deadline) => {
-            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            Err(TimedOut::Unsent(format!("{undone} within {after} (--timeout): nothing was sent to {leaders}; is it running, and is this \
-                its address?")))
+    interrupts: &'a mut Interrupts,
+}
+
+impl Before<'_> {
+    /// Does one step. An error says what was not done by then, and what may help.
+    async fn does<T>(
+        &mut self,
+        undone: &str,
+        hint: &str,
+        step: impl Future<Output = T>,
+    ) -> anyhow::Result<T> {
+        let leaders = self.leaders;
+        tokio::select! {
+            done = step => Ok(done),
+            Some(interrupt) = self.interrupts.recv() => {
+                let name = interrupt.name();
+                let text = format!("{name} ended heft submit: nothing was sent to {leaders}");
+                Err(Stopped { interrupt, text, job: None }.into())
+            }
+            () = sleep_until(self.deadline) => {
+                let after = said_timeout(self.args);
+                let text = format!(
+                    "{undone} within {after} (--timeout): nothing was sent to {leaders}; {hint}"
+                );
+                Err(TimedOut::Unsent(text).into())
+            }
         }
     }
+}
+
+fn said_timeout(args: &SubmitArgs) -> String {
+    args.timeout.map_or_else(String::new, |timeout| timeout.to_string())
 }
 
 /// Shows what each worker made of the job, and fetches what did not come with its result.
@@ -478,18 +495,18 @@ async fn show_children(
     asker: &Asker<'_>,
     result: &JobResult,
     children: &[Child],
-    (interrupts, deadline): (&mut mpsc::Receiver<Interrupt>, Option<tokio::time::Instant>),
+    (interrupts, deadline): (&mut Interrupts, Option<tokio::time::Instant>),
 ) -> anyhow::Result<Shown> {
     let fetch = show.leader.command("result get");
     let later = format!("`{fetch} {}` fetches all of them", result.job_id);
     tokio::select! {
         shown = show_all(show, asker, result, children) => shown,
         Some(interrupt) = interrupts.recv() => {
-            say(&format!("left before the results of all workers had arrived; {later}"));
-            Ok(Shown { code: ExitCode::from(interrupt.code()), is_safe: false })
+            let text = format!("left before the results of all workers had arrived; {later}");
+            Err(Stopped { interrupt, text, job: Some(result.job_id) }.into())
         }
         () = sleep_until(deadline) => {
-            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
+            let after = said_timeout(args);
             Err(TimedOut::Waiting(format!(
                 "the results of all workers did not arrive within {after} (--timeout); {later}"
             )).into())
@@ -513,27 +530,6 @@ fn request(args: &SubmitArgs) -> JobRequest {
     }
 }
 
-fn raw_payload(mut files: Vec<Input>) -> Result<bytes::Bytes, Usage> {
-    match (files.pop(), files.len()) {
-        (Some(Input { source: Source::Memory(bytes), .. }), 0) => Ok(bytes),
-        (Some(Input { source: Source::File(file), .. }), 0) => {
-            match file.read_small(READ_BYTES_MAX) {
-                Ok(Some(content)) => Ok(content.into()),
-                Ok(None) => Err(Usage(format!(
-                    "{} has {} bytes; --raw sends at most {READ_BYTES_MAX} in one frame: submit it \
-                     without --raw, as a transfer, or make it smaller",
-                    file.path().display(),
-                    file.size()
-                ))),
-                Err(error) => Err(Usage(error.to_string())),
-            }
-        }
-        (_, more) => {
-            Err(Usage(format!("--raw sends the bytes of one --file; {} were given", more + 1)))
-        }
-    }
-}
-
 /// Reads a tag.
 fn tag(text: &str) -> Result<String, String> {
     match text.len() {
@@ -543,72 +539,6 @@ fn tag(text: &str) -> Result<String, String> {
             Err(format!("the tag has {bytes} bytes; the limit is {TAG_BYTES_MAX}: shorten it"))
         }
     }
-}
-
-/// The files of the command line. A pipe is read until its end, by a thread of its own: whoever has
-/// to write to it may never come, and nothing but the end of the process stops such a read.
-async fn input_files(
-    args: &SubmitArgs,
-    leaders: &Leaders,
-    deadline: Option<tokio::time::Instant>,
-) -> anyhow::Result<Vec<Input>> {
-    let (named, (read, done)) = (args.files.clone(), tokio::sync::oneshot::channel());
-    std::thread::Builder::new().name("inputs".to_owned()).spawn(move || {
-        let files = named.iter().map(|file| input_file(file)).collect::<anyhow::Result<Vec<_>>>();
-        read.send(files).ok();
-    })?;
-    tokio::select! {
-        files = done => files?,
-        () = sleep_until(deadline) => {
-            let after = args.timeout.map_or_else(String::new, |timeout| timeout.to_string());
-            Err(TimedOut::Unsent(format!(
-                "not all of {} was read within {after} (--timeout): nothing was sent to {leaders}; \
-                 a pipe is read until its writer closes it",
-                args.files.join(" and "),
-            )).into())
-        }
-    }
-}
-
-/// Reads `PATH[=NAME]`.
-fn input_file(text: &str) -> anyhow::Result<Input> {
-    let (path, name) = match text.rsplit_once('=') {
-        // A file whose own name holds a `=` is meant if it is there.
-        Some((path, name)) if !Path::new(text).exists() => (Path::new(path), name.to_owned()),
-        Some(_) | None => {
-            let path = Path::new(text);
-            (
-                path,
-                path.file_name()
-                    .map(|name| name.to_string_lossy().into_owned())
-                    .unwrap_or_default(),
-            )
-        }
-    };
-    let shown = path.display();
-    if name.is_empty() {
-        return Err(Usage(format!("--file {text} gives the file no name: write PATH=NAME")).into());
-    }
-    let unreadable = |error: io::Error| {
-        Usage(format!(
-            "cannot read input file {shown}: {error}; check the path, relative paths start at the current directory"
-        ))
-    };
-    let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.is_file() {
-        return Ok(Input { name, source: Source::file(path).map_err(unreadable)? });
-    }
-    let mut content = Vec::new();
-    file.take(READ_BYTES_MAX + 1).read_to_end(&mut content).map_err(unreadable)?;
-    if content.len() as u64 > READ_BYTES_MAX {
-        return Err(Usage(format!(
-            "{shown} is not a regular file and yields over {READ_BYTES_MAX} bytes ({}): write it \
-             to a file first; regular files may have any size",
-            ByteSize(READ_BYTES_MAX)
-        ))
-        .into());
-    }
-    Ok(Input { name, source: Source::Memory(content.into()) })
 }
 
 /// How waiting for a job ended.
@@ -644,7 +574,7 @@ impl Acknowledged<'_> {
         let is_new = !self.args.detach && self.args.output == Output::Table;
         if is_new && self.args.progress != Progress::Json {
             line.clear();
-            writeln!(io::stderr(), "job {job}").ok();
+            err().write_all(format!("job {job}\n").as_bytes()).ok();
         }
     }
 }
@@ -655,7 +585,7 @@ async fn follow(
     leader: &str,
     job: &mut JobHandle,
     mut why: Why,
-    interrupts: &mut mpsc::Receiver<Interrupt>,
+    interrupts: &mut Interrupts,
     deadline: Option<tokio::time::Instant>,
 ) -> anyhow::Result<Followed> {
     let mut line = Line::new(job.id(), args.progress, !args.output.is_for_people());
@@ -749,6 +679,14 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
 fn failure(error: &anyhow::Error) -> Value {
     if let Some(TimedOut::Unsent(_)) = error.downcast_ref() {
         return json!({"status": "ERROR", "left": Left::NeverSent.word(), "error": format!("{error:#}")});
+    }
+    if let Some(Stopped { text, job, .. }) = error.downcast_ref() {
+        return match job {
+            Some(job) => json!({"job_id": job, "status": "LEFT", "error": text}),
+            None => {
+                json!({"status": "ERROR", "left": Left::NeverSent.word(), "error": text})
+            }
+        };
     }
     match error.downcast_ref::<JobError>() {
         Some(JobError::Refused { job, refusal }) => json!({

@@ -28,6 +28,15 @@ use crate::units::{ByteSize, Count};
 /// Files and directories in one archive.
 const ENTRIES_MAX: usize = 65_536;
 
+/// Bytes of one entry's name. Other programs could not open a longer path (PATH_MAX).
+const NAME_BYTES_MAX: usize = 4_096;
+
+/// Bytes of all names together: they are in memory while an archive is unpacked.
+const NAMES_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Folders that one archive makes.
+const FOLDERS_MAX: usize = ENTRIES_MAX;
+
 /// What is left free on the disk that an archive is unpacked to, unless a tenth of it is less.
 const DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -174,12 +183,19 @@ fn plan<R: Read + Seek>(zip: &mut ZipIterable<R>, watch: &Watch) -> anyhow::Resu
         "the job's archive has {entries} entries; at most {ENTRIES_MAX} are unpacked"
     );
     let mut plan = Plan::default();
-    let mut names = HashSet::new();
+    let (mut names, mut names_bytes) = (HashSet::new(), 0_usize);
     for (index, entry) in zip.files().context("the job's archive cannot be read")?.enumerate() {
         watch.check()?;
         let which = || format!("entry {index} of the job's archive");
         let entry = entry.with_context(which)?;
         let name = entry.name().with_context(which)?.into_owned();
+        names_bytes = names_bytes.saturating_add(name.len().min(NAME_BYTES_MAX));
+        ensure!(
+            names_bytes <= NAMES_BYTES_MAX,
+            "the names in the job's archive have more than {}, the limit: have the job make fewer \
+             or shorter ones",
+            ByteSize(NAMES_BYTES_MAX as u64)
+        );
         match judge(&entry, &name) {
             Ok(safe) if !names.insert(safe.clone()) => {
                 plan.skip(&name, "another entry has the same name".to_owned());
@@ -205,6 +221,10 @@ fn judge(entry: &ZipFileEntry<'_>, name: &str) -> Result<SafeName, String> {
     }
     if entry.encrypted() {
         return Err("it is encrypted".to_owned());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let bytes = name.len();
+        return Err(format!("the name has {bytes} bytes; at most {NAME_BYTES_MAX} are taken"));
     }
     // A directory's name ends with a slash.
     SafeName::parse_made(name.trim_end_matches('/')).map_err(|error| {
@@ -244,6 +264,11 @@ impl Plan {
                 (Standing::Nothing { folders: there }, is_dir) => {
                     folders.extend(safe.ancestors().skip(there));
                     folders.extend(is_dir.then(|| safe.clone()));
+                    ensure!(
+                        folders.len() <= FOLDERS_MAX,
+                        "the job's archive makes more than {FOLDERS_MAX} folders, the limit: have \
+                         the job make fewer"
+                    );
                 }
                 (Standing::Folder, true) => {}
                 (Standing::File, false) if rules.force => planned.replaces = true,
@@ -477,319 +502,5 @@ fn make_executable(file: &File, archived: Option<u32>) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-    use std::path::PathBuf;
-    use zip::ZipWriter;
-    use zip::write::SimpleFileOptions;
-
-    fn archive(build: impl FnOnce(&mut ZipWriter<Cursor<Vec<u8>>>)) -> Vec<u8> {
-        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-        build(&mut zip);
-        zip.finish().unwrap().into_inner()
-    }
-
-    fn with_file(name: &str, content: &[u8]) -> Vec<u8> {
-        archive(|zip| {
-            zip.start_file(name, SimpleFileOptions::default()).unwrap();
-            zip.write_all(content).unwrap();
-        })
-    }
-
-    /// Unpacks what is in memory, by these rules.
-    fn unpack_by(rules: Rules, archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
-        unpack(&Archive::Memory(archive.to_vec()), dir, rules, &Watch::default())
-    }
-
-    fn unpack_new(archive: &[u8], dir: &Path) -> anyhow::Result<Unpacked> {
-        unpack_by(Rules::default(), archive, dir)
-    }
-
-    /// Replaces all bytes in an archive that are so.
-    fn with(archive: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
-        let mut changed = archive.to_vec();
-        for at in 0..=changed.len() - from.len() {
-            if changed[at..].starts_with(from) {
-                changed[at..at + from.len()].copy_from_slice(to);
-            }
-        }
-        changed
-    }
-
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Self {
-            let dir =
-                std::env::temp_dir().join(format!("heft-unpack-{name}-{}", std::process::id()));
-            fs::remove_dir_all(&dir).ok();
-            fs::create_dir(&dir).unwrap();
-            Dir(dir)
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
-        }
-    }
-
-    #[test]
-    fn files_land_beneath_the_directory_and_replace_what_is_there_only_by_force() {
-        let dir = Dir::new("good");
-        let out = dir.0.join("new/out");
-        let zipped = archive(|zip| {
-            zip.add_directory("empty/", SimpleFileOptions::default()).unwrap();
-            zip.start_file("a.txt", SimpleFileOptions::default()).unwrap();
-            zip.write_all(b"one").unwrap();
-            zip.start_file("sub/deep/b.txt", SimpleFileOptions::default()).unwrap();
-            zip.write_all(&[7; 100_000]).unwrap();
-        });
-        for force in [false, true] {
-            let watch = Watch::default();
-            let rules = Rules { force, bytes_max: None };
-            let unpacked = unpack(&Archive::Memory(zipped.clone()), &out, rules, &watch).unwrap();
-            assert_eq!(
-                (unpacked.files, unpacked.skipped),
-                (vec!["a.txt".into(), "sub/deep/b.txt".into()], vec![])
-            );
-            assert_eq!(watch.far(), (100_003, 100_003));
-            fs::write(out.join("a.txt"), "other").unwrap();
-        }
-        let error = unpack_new(&zipped, &out).unwrap_err().to_string();
-        assert!(
-            error.contains("\"a.txt\", \"sub/deep/b.txt\" are there already")
-                && error.contains("--force"),
-            "{error}"
-        );
-        assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"other");
-        unpack_by(Rules { force: true, bytes_max: None }, &zipped, &out).unwrap();
-        assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "and nothing else is in it");
-        assert_eq!(fs::read(out.join("a.txt")).unwrap(), b"one");
-        assert_eq!(fs::read(out.join("sub/deep/b.txt")).unwrap(), [7; 100_000]);
-        assert!(out.join("empty").is_dir());
-    }
-
-    #[test]
-    fn programs_stay_executable_and_get_no_other_rights_from_the_archive() {
-        let dir = Dir::new("modes");
-        let zipped = archive(|zip| {
-            for (name, mode) in [("run", 0o4711), ("data", 0o666)] {
-                zip.start_file(name, SimpleFileOptions::default().unix_permissions(mode)).unwrap();
-            }
-        });
-        unpack_new(&zipped, &dir.0).unwrap();
-        let mode =
-            |name: &str| fs::metadata(dir.0.join(name)).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(mode("run"), mode("data") | (mode("data") & 0o444) >> 2);
-        assert_eq!(mode("data") & 0o7111, 0);
-    }
-
-    #[test]
-    fn names_that_lead_elsewhere_are_skipped_and_the_rest_is_unpacked() {
-        let dir = Dir::new("evil");
-        let out = dir.0.join("out");
-        for name in ["../evil", "a/../../evil", "/etc/evil", "a//b", "./a", "..", "nul\0", ""] {
-            fs::remove_file(out.join("good.txt")).ok();
-            let zipped = archive(|zip| {
-                zip.start_file(name, SimpleFileOptions::default()).unwrap();
-                zip.start_file("good.txt", SimpleFileOptions::default()).unwrap();
-            });
-            let unpacked = unpack_new(&zipped, &out).unwrap();
-            assert_eq!(unpacked.files, ["good.txt"], "{name:?}");
-            let [(skipped, why)] = &unpacked.skipped[..] else { panic!("{name:?}: {unpacked:?}") };
-            assert!(skipped == name && why.starts_with("the name "), "{name:?}: {why}");
-        }
-        let linked =
-            archive(|zip| zip.add_symlink("link", "/etc", SimpleFileOptions::default()).unwrap());
-        let unpacked = unpack_new(&linked, &out).unwrap();
-        assert_eq!(unpacked.skipped, [("link".to_owned(), "it is a symbolic link".to_owned())]);
-        assert_eq!(
-            (fs::read_dir(&dir.0).unwrap().count(), fs::read_dir(&out).unwrap().count()),
-            (1, 1)
-        );
-    }
-
-    #[test]
-    fn colons_and_backslashes_are_characters_like_others() {
-        let dir = Dir::new("odd");
-        for name in ["12:30.log", "a\\b", "c:\\", "..\\up"] {
-            assert_eq!(unpack_new(&with_file(name, b"x"), &dir.0).unwrap().files, [name]);
-            assert_eq!(fs::read(dir.0.join(name)).unwrap(), b"x", "{name}");
-        }
-    }
-
-    #[test]
-    fn links_that_are_there_already_are_not_followed() {
-        let dir = Dir::new("links");
-        let (out, outside) = (dir.0.join("out"), dir.0.join("outside"));
-        fs::create_dir_all(&out).unwrap();
-        fs::create_dir_all(&outside).unwrap();
-        fs::write(outside.join("kept"), b"kept").unwrap();
-        std::os::unix::fs::symlink(&outside, out.join("sub")).unwrap();
-        std::os::unix::fs::symlink(outside.join("kept"), out.join("file")).unwrap();
-        let force = Rules { force: true, bytes_max: None };
-        let error = unpack_by(force, &with_file("sub/x", b"x"), &out).unwrap_err().to_string();
-        assert!(error.contains("something else stands in the place of \"sub/x\""), "{error}");
-        assert!(unpack_new(&with_file("file", b"new"), &out).is_err());
-        unpack_by(force, &with_file("file", b"new"), &out).unwrap();
-        assert_eq!(fs::read(out.join("file")).unwrap(), b"new");
-        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
-        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
-    }
-
-    #[test]
-    fn what_unpacks_to_more_than_the_limit_or_the_room_is_refused_before_anything_is_written() {
-        let dir = Dir::new("bomb");
-        let (out, bomb) = (dir.0.join("out"), with_file("zeros", &[0; 5000]));
-        let over = Rules { force: false, bytes_max: Some(4999) };
-        let error = unpack_by(over, &bomb, &out).unwrap_err().to_string();
-        assert!(
-            error.contains("unpacks to 4.88 KiB, over the limit of 4.88 KiB (--max-unpacked)")
-                || error.contains("the limit of 4.8 KiB (--max-unpacked)"),
-            "{error}"
-        );
-        let room = |free| Room { free, total: 1 << 40 };
-        let need = 1 << 30;
-        room(need + DISK_RESERVE_BYTES).check(need, &out, Rules::default()).unwrap();
-        let short = room(need + DISK_RESERVE_BYTES - 1).check(need, &out, Rules::default());
-        let error = short.unwrap_err().to_string();
-        assert!(
-            error.contains("unpacks to 1 GiB") && error.contains("64 MiB stay free"),
-            "{error}"
-        );
-        let small = Room { free: 100, total: 100 };
-        small.check(90, &out, Rules::default()).unwrap();
-        small.check(91, &out, Rules::default()).unwrap_err();
-        assert!(!out.exists(), "nothing was made");
-        unpack_by(Rules { force: false, bytes_max: Some(5000) }, &bomb, &out).unwrap();
-        for odd in [&b""[..], b"PK", b"not a zip at all, but long enough to hold an end record"] {
-            assert!(unpack_new(odd, &dir.0).unwrap_err().to_string().contains("not a ZIP file"));
-        }
-    }
-
-    #[test]
-    fn an_entry_that_lies_about_its_size_is_stopped_and_nothing_stays() {
-        let dir = Dir::new("liar");
-        let out = dir.0.join("out");
-        let honest = archive(|zip| {
-            let deflated = SimpleFileOptions::default();
-            let stored = deflated.compression_method(zip::CompressionMethod::Stored);
-            zip.start_file("new/deep/first", stored).unwrap();
-            zip.write_all(b"first").unwrap();
-            zip.start_file("second", deflated).unwrap();
-            zip.write_all(&[0; 70_001]).unwrap();
-        });
-        let size = 70_001_u32.to_le_bytes();
-        for (claim, why) in [
-            (1_u32, "larger than its declared uncompressed size"),
-            (80_000, "it has 70001 bytes, and the archive's directory names 80000"),
-        ] {
-            let liar = with(&honest, &size, &claim.to_le_bytes());
-            let error = unpack_new(&liar, &out).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
-            assert!(error.ends_with("what had been unpacked is removed again"), "{error}");
-            assert!(!out.exists(), "{why}");
-        }
-        // What was there before stays as it was, also what was to be replaced.
-        fs::create_dir_all(out.join("new")).unwrap();
-        fs::write(out.join("second"), "before").unwrap();
-        let damaged = with(&honest, b"first", b"fi_st");
-        for archive in [with(&honest, &size, &[1, 0, 0, 0]), damaged] {
-            let force = Rules { force: true, bytes_max: None };
-            unpack_by(force, &archive, &out).unwrap_err();
-            assert_eq!(fs::read(out.join("second")).unwrap(), b"before");
-            assert_eq!(fs::read_dir(out.join("new")).unwrap().count(), 0);
-            assert_eq!(fs::read_dir(&out).unwrap().count(), 2);
-        }
-        unpack_by(Rules { force: true, bytes_max: None }, &honest, &out).unwrap();
-        assert_eq!(fs::read(out.join("second")).unwrap(), [0; 70_001]);
-    }
-
-    #[test]
-    fn an_unpacking_that_nobody_waits_for_ends_and_removes_what_it_made() {
-        let dir = Dir::new("stopped");
-        let (out, zipped) = (dir.0.join("out"), with_file("a", &[7; 100_000]));
-        let watch = Watch::default();
-        watch.stop();
-        let archive = Archive::Memory(zipped);
-        let error = unpack(&archive, &out, Rules::default(), &watch).unwrap_err().to_string();
-        assert!(error.contains("unpacking was stopped"), "{error}");
-        assert!(!out.exists());
-    }
-
-    #[test]
-    fn two_entries_of_one_name_and_more_entries_than_the_limit_are_not_unpacked() {
-        let dir = Dir::new("twice");
-        let twice = with(
-            &archive(|zip| {
-                for name in ["name-1", "name-2"] {
-                    zip.start_file(name, SimpleFileOptions::default()).unwrap();
-                    zip.write_all(name.as_bytes()).unwrap();
-                }
-            }),
-            b"name-2",
-            b"name-1",
-        );
-        // The content of the second is damaged by that, but it is not looked at.
-        let unpacked = unpack_new(&twice, &dir.0.join("twice")).unwrap();
-        assert_eq!(unpacked.files, ["name-1"]);
-        assert_eq!(
-            unpacked.skipped,
-            [("name-1".to_owned(), "another entry has the same name".to_owned())]
-        );
-        let many = archive(|zip| {
-            for number in 0..=ENTRIES_MAX {
-                zip.start_file(number.to_string(), SimpleFileOptions::default()).unwrap();
-            }
-        });
-        let out = dir.0.join("many");
-        let error = unpack_new(&many, &out).unwrap_err().to_string();
-        assert!(error.contains("has 65537 entries; at most 65536"), "{error}");
-        assert!(!out.exists());
-    }
-
-    #[test]
-    fn the_zip64_form_is_read_and_what_is_over_4_gib_is_unpacked_whole() {
-        let dir = Dir::new("zip64");
-        let options = SimpleFileOptions::default()
-            .compression_method(zip::CompressionMethod::Stored)
-            .large_file(true);
-        let small = archive(|zip| {
-            zip.start_file("a", options).unwrap();
-            zip.write_all(b"one").unwrap();
-        });
-        unpack_new(&small, &dir.0.join("small")).unwrap();
-        assert_eq!(fs::read(dir.0.join("small/a")).unwrap(), b"one");
-        if std::env::var("HEFT_TEST_SCALE").as_deref() != Ok("long") {
-            return eprintln!("skipped: HEFT_TEST_SCALE=long unpacks more than 4 GiB");
-        }
-        let (path, bytes) = (dir.0.join("large.zip"), (4_u64 << 30) + 12_345);
-        let mut zip = ZipWriter::new(File::create(&path).unwrap());
-        zip.start_file("large.bin", options).unwrap();
-        io::copy(&mut io::repeat(0).take(bytes), &mut zip).unwrap();
-        zip.start_file("behind.txt", options).unwrap();
-        zip.write_all(b"behind").unwrap();
-        zip.finish().unwrap();
-        let (out, watch) = (dir.0.join("large"), Watch::default());
-        unpack(&Archive::File(path), &out, Rules::default(), &watch).unwrap();
-        assert_eq!(watch.far(), (bytes + 6, bytes + 6));
-        assert_eq!(fs::metadata(out.join("large.bin")).unwrap().len(), bytes);
-        assert_eq!(fs::read(out.join("behind.txt")).unwrap(), b"behind");
-    }
-
-    #[test]
-    fn an_archive_in_a_file_is_unpacked_from_there() {
-        let dir = Dir::new("file");
-        let path = dir.0.join("archive.part");
-        fs::write(&path, with_file("a.txt", b"one")).unwrap();
-        let unpack_file = |path: PathBuf, to: &Path| {
-            unpack(&Archive::File(path), to, Rules::default(), &Watch::default())
-        };
-        assert_eq!(unpack_file(path, &dir.0.join("out")).unwrap().files, ["a.txt"]);
-        assert_eq!(fs::read(dir.0.join("out/a.txt")).unwrap(), b"one");
-        let error = unpack_file(dir.0.join("none"), &dir.0).unwrap_err().to_string();
-        assert!(error.contains("cannot open the job's archive"), "{error}");
-    }
-}
+#[path = "unpack_tests.rs"]
+mod tests;

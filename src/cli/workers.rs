@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::exit::{NotFound, Usage};
+use super::exit::{NotFound, Unavailable, Usage};
 use super::output::{self, OUTPUT_VARIABLE};
-use super::status::{avoiding, failing, notes, workers_table};
+use super::status::{avoiding, cut_short, failing, notes, workers_table};
 use super::table::{said, text, yes_or_no};
 use super::{Output, Reach, Rows, about};
-use crate::answers::{LISTED_MAX, Status, WorkerRow};
+use crate::answers::{LISTED_MAX, Status, StatusList, WorkerRow};
 use crate::client::Answered;
 use crate::likeness::did_you_mean;
 
@@ -51,18 +51,20 @@ enum What {
 
 /// Runs the command.
 pub fn run(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
-    super::block_on(look(args))
+    super::block_on_until_stopped(look(args))
 }
 
 async fn look(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
-    let status = args.reach.status().await?;
+    let status = args.reach.listed(StatusList::Workers).await?;
     match &args.what {
         What::Ls => {
             let table = || {
                 let workers = &status.answer.workers;
                 let table = workers_table(workers).render();
                 let notes: String = workers.iter().flat_map(notes).collect();
-                if table.is_empty() { "no workers\n".to_owned() } else { table + &notes }
+                let count = count_of(&status, "workers").unwrap_or_default();
+                let cut = cut_short("workers", workers.len(), count).unwrap_or_default();
+                if table.is_empty() { "no workers\n".to_owned() } else { table + &cut + &notes }
             };
             output::show(args.output, &part(&status, "workers"), Some(WORKERS), table)?;
         }
@@ -74,11 +76,44 @@ async fn look(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One of the lists of a status, as the leader wrote it, and whether it may be longer.
+/// One of the lists of a status, as the leader wrote it, and whether it is longer.
 pub(super) fn part(status: &Answered<Status>, list: &str) -> Value {
     let rows = status.json.get(list).cloned().unwrap_or_else(|| json!([]));
-    let is_full = rows.as_array().is_some_and(|rows| rows.len() >= LISTED_MAX);
-    json!({ list: rows, "more": is_full })
+    let listed = rows.as_array().map_or(0, Vec::len);
+    json!({ list: rows, "more": is_cut(status, list, listed) })
+}
+
+/// Whether the leader has more of a list than it wrote. An older one does not say: a list that is
+/// full may be all.
+fn is_cut(status: &Answered<Status>, list: &str, listed: usize) -> bool {
+    match count_of(status, list) {
+        Some(count) => count > listed as u64,
+        None => listed >= LISTED_MAX,
+    }
+}
+
+/// How many there are, if the leader says it.
+pub(super) fn count_of(status: &Answered<Status>, list: &str) -> Option<u64> {
+    status.json.get("counts")?.get(list)?.as_u64()
+}
+
+/// What is not in a list is not there, unless the list is cut off.
+pub(super) fn absent(status: &Answered<Status>, list: &str, text: String) -> anyhow::Error {
+    let listed = status.json.get(list).and_then(Value::as_array).map_or(0, Vec::len);
+    match is_cut(status, list, listed) {
+        false => NotFound(text).into(),
+        true => {
+            let all = match count_of(status, list) {
+                Some(count) => format!("its {count}"),
+                None => "its".to_owned(),
+            };
+            Unavailable(format!(
+                "the leader lists only {listed} of {all} {list}, and this is not among them: ask \
+                 again when there are fewer"
+            ))
+            .into()
+        }
+    }
 }
 
 /// The worker of this id, or the only one of this name.
@@ -97,10 +132,9 @@ fn find<'a>(
         (None, []) => {
             let names = workers.iter().filter_map(|(worker, _)| worker.name.as_deref());
             let hint = did_you_mean(wanted, names);
-            Err(NotFound(format!(
-                "the leader knows no worker {wanted:?}{hint}: `heft workers ls` lists all"
-            ))
-            .into())
+            let text =
+                format!("the leader knows no worker {wanted:?}{hint}: `heft workers ls` lists all");
+            Err(absent(status, "workers", text))
         }
         (None, several) => Err(Usage(format!(
             "{} workers are called {wanted:?}: name one by its id",
@@ -148,7 +182,7 @@ fn shown(worker: &WorkerRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit::{NOT_FOUND, USAGE, code_of};
+    use crate::cli::exit::{NOT_FOUND, UNAVAILABLE, USAGE, code_of};
 
     fn status(json: Value) -> Answered<Status> {
         Answered { answer: serde_json::from_value(json.clone()).unwrap(), json }
@@ -167,6 +201,31 @@ mod tests {
         let error = id("host-4").unwrap_err();
         assert_eq!(code_of(&error), NOT_FOUND);
         assert!(error.to_string().contains("did you mean \"host-3\"?"), "{error}");
+    }
+
+    #[test]
+    fn a_list_has_more_only_if_the_leader_has_more() {
+        let rows = |count: usize| -> Vec<Value> {
+            (0..count).map(|number| json!({"id": format!("w-{number}")})).collect()
+        };
+        for (listed, count, more) in [
+            (LISTED_MAX, Some(LISTED_MAX), false),
+            (LISTED_MAX, Some(LISTED_MAX + 1), true),
+            (0, Some(0), false),
+            // An older leader does not say it.
+            (LISTED_MAX, None, true),
+            (LISTED_MAX - 1, None, false),
+        ] {
+            let mut answer = json!({"workers": rows(listed)});
+            if let Some(count) = count {
+                answer["counts"] = json!({"workers": count, "clients": 0, "queues": 0});
+            }
+            let status = status(answer);
+            assert_eq!(part(&status, "workers")["more"], more, "{listed} {count:?}");
+            let error = find(&status, "nobody").unwrap_err();
+            let code = if more { UNAVAILABLE } else { NOT_FOUND };
+            assert_eq!(code_of(&error), code, "{listed} {count:?}: {error}");
+        }
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl Inner {
             Ok(Some(sink)) => sink,
             Ok(None) => return out.push(refusal(id, Reason::CANCELLED, "not wanted")),
             Err(error) => {
-                let text = format!("cannot make a file for a part of the result: {error}");
+                let text = format!("cannot make a file for this part of the result: {error}");
                 wanted.gone.insert(id, Rest::nothing(text.clone()));
                 return out.push(refusal(id, Reason::IO, text));
             }

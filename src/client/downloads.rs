@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::model::{BlobRef, JobResult, JsonModel, ModelError};
 use crate::transfer::{ChunkSink, FileSink};
+use crate::units::ByteSize;
 
 /// Makes a sink for a part of a result; none if it is not wanted.
 pub type SinkFactory = Arc<dyn Fn(&Open) -> Option<Box<dyn ChunkSink>> + Send + Sync>;
@@ -73,6 +74,7 @@ impl Downloads {
         match self {
             Downloads::None => Ok(None),
             Downloads::Directory(dir) | Downloads::Outputs(dir) => {
+                check_room(dir, open.size)?;
                 let (file, temporary) = Temporary::create(dir, id)?;
                 let place = format!("in {}", dir.display());
                 Ok(Some((Box::new(FileSink::new(file, place)), Some(temporary))))
@@ -80,6 +82,32 @@ impl Downloads {
             Downloads::Sink(factory) => Ok(factory(open).map(|sink| (sink, None))),
         }
     }
+}
+
+/// Refuses a part for which the disk has no room, before any of it is sent.
+#[cfg(unix)]
+fn check_room(dir: &Path, bytes: u64) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let system = rustix::fs::statvfs(dir)?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    if bytes > free {
+        return Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!(
+                "it has {}, and the disk of {} has {} free: make room there, or choose another \
+                 directory",
+                ByteSize(bytes),
+                dir.display(),
+                ByteSize(free)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_room(_: &Path, _: u64) -> io::Result<()> {
+    Ok(())
 }
 
 /// Where a part goes: its sink, and the file behind it if there is one of ours.
@@ -245,4 +273,22 @@ pub(super) fn named_in(result: &JobResult) -> Vec<Named> {
         blob.as_ref().map(|blob| Named { id: blob.id, purpose, size: blob.size })
     };
     blobs.into_iter().filter_map(named).collect()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_without_room_on_the_disk_is_refused_with_both_numbers_and_the_next_step() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(check_room(&dir.path().join("new"), 1).is_ok());
+        let error = check_room(dir.path(), 1 << 60).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let text = error.to_string();
+        let beginning =
+            format!("it has 1048576 TiB, and the disk of {} has ", dir.path().display());
+        assert!(text.starts_with(&beginning), "{text}");
+        assert!(text.ends_with("free: make room there, or choose another directory"), "{text}");
+    }
 }

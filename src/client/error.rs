@@ -22,6 +22,14 @@ pub enum ClientError {
         /// How long it was tried.
         waited_ms: u64,
     },
+    /// There is no host of the name in the leader's address.
+    #[error("cannot reach {leader}: {why}: check the host name in the address")]
+    UnknownHost {
+        /// Its address.
+        leader: String,
+        /// What the resolver said.
+        why: String,
+    },
     /// The job does not fit the one frame that carries it.
     #[error(
         "the job's request has {bytes} bytes without its files; a frame holds at most {limit}: use \

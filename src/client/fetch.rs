@@ -7,7 +7,7 @@ use super::arrivals::Arrivals;
 use super::downloads::{Downloads, Finished, named_in};
 use super::error::ClientError;
 use super::remote::Remote;
-use super::single::ask;
+use super::single::{LinkState, ask};
 use crate::answers::Found;
 use crate::answers::ask::{Ask as _, GetResult};
 use crate::model::{JobResult, JsonModel};
@@ -24,6 +24,10 @@ impl Drop for Wanted<'_> {
     }
 }
 
+fn is_up(remote: &Remote) -> bool {
+    remote.states.borrow().first().is_some_and(LinkState::is_up)
+}
+
 /// Asks for a result and waits for its parts. When the connection breaks it asks again: the leader
 /// opens the parts anew, and what came before is not sent again.
 pub(super) async fn fetch(
@@ -36,9 +40,13 @@ pub(super) async fn fetch(
     let _wanted = Wanted { arrivals, job };
     loop {
         let downs = arrivals.downs();
+        let was_up = is_up(remote);
         let answer = match ask(remote, 0, &GetResult { job_id: job }).await {
             Ok(answered) => answered.answer,
             Err(ClientError::Disconnected { .. }) => continue,
+            // It was away for some of the time that it had for an answer, or still is: the
+            // connection is made again beside this.
+            Err(ClientError::NoAnswer { .. }) if !was_up || !is_up(remote) => continue,
             Err(error) => return Err(error),
         };
         let Found { found: true, result } = answer else { return Ok(None) };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::dataset::Dataset;
+use super::forgotten::WhyForgotten;
 use super::ids::{Attempt, CacheId, ConnId, Index, JobId, ResultId, Run, Token, WorkerId};
 use super::names::excerpt;
 use super::payload::PayloadKind;
@@ -239,7 +240,7 @@ pub enum Waiting {
         /// For want of what.
         lack: Lack,
     },
-    /// No connected worker that matches its key has its program, and one that left may.
+    /// No connected worker that matches its key has its program, and one may connect that does.
     NoProgram {
         key: String,
         exec: Arc<str>,
@@ -283,8 +284,8 @@ impl fmt::Display for Waiting {
             Waiting::NoProgram { key, exec, workers, like } => {
                 write!(
                     f,
-                    "none of the {workers} connected workers that match {key} has the program \"{}\"; the job waits for one \
-                     that left, and fails if it does not come back",
+                    "none of the {workers} connected workers that match {key} has the program \"{}\"; the job waits for \
+                     others to connect, and fails if none of them has it",
                     excerpt(exec)
                 )?;
                 match like.as_slice() {
@@ -327,6 +328,9 @@ pub enum OperateError {
     /// No such job.
     #[error("job {job} is unknown here: its result may have expired, or it was never submitted")]
     Unknown { job: JobId },
+    /// It has ended, and is not known any more.
+    #[error("job {job} has ended, and the leader does not keep it any more: {}; submit it again", why.text())]
+    Forgotten { job: JobId, why: WhyForgotten },
     /// It has ended.
     #[error("job {job} has ended already")]
     Ended { job: JobId },

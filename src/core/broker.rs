@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use super::action::{Action, Standing, WorkerOrder};
 use super::apply::Proposals;
 use super::broken;
-use super::dispatch::Assignments;
+use super::dispatch::{Assignments, cap_among};
 use super::event::{Event, Submission, WorkerClass};
 use super::expiry::Results;
 use super::flagged::Tallies;
@@ -259,8 +259,8 @@ impl Broker {
 
     /// How many jobs of a client may run at a time.
     pub fn cap_of(&self, client: &ClientId) -> u32 {
-        let named = || self.clients.caps_named.get(client).copied();
-        self.state.cap(client).or_else(named).unwrap_or(self.config.cap_default)
+        let caps = (&self.clients.caps_named, self.config.cap_default);
+        cap_among(&self.state, caps, client)
     }
 
     /// Whether it is about to stop.
@@ -302,7 +302,7 @@ impl Broker {
         if let Some(before) = self.workers.at(conn).filter(|before| *before != worker) {
             self.worker_left(before);
         }
-        self.placement.joins(worker);
+        self.placement.joins(worker, self.now);
         if let Some(old) = self.workers.join(hello, self.now).filter(|old| *old != conn) {
             self.actions.push_back(Action::Close { conn: old, why: "the worker connected again" });
         }

@@ -1,7 +1,7 @@
 //! Assigns jobs to workers: one pass over the routing keys with waiting jobs, and the effects of a
 //! committed assignment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::action::{Action, Assignment};
 use super::broker::Broker;
@@ -9,7 +9,7 @@ use super::choose::{Choice, StickyAssignments};
 use super::event::WorkerClass;
 use super::ids::{Attempt, ClientId, ConnId, JobId, Run, WorkerId};
 use super::lease::{Lease, LeaseStage};
-use super::limits::{ASSIGNMENTS_PER_PASS_MAX, Config};
+use super::limits::ASSIGNMENTS_PER_PASS_MAX;
 use super::queue::{Taker, Takes};
 use super::record::{AttemptEnd, Record};
 use super::retry::Backoff;
@@ -86,9 +86,9 @@ impl Assignments {
     }
 
     /// Whether a client has fewer jobs at workers than its cap.
-    fn is_under_cap(&self, state: &State, config: &Config, client: &ClientId) -> bool {
+    fn is_under_cap(&self, state: &State, cap: u32, client: &ClientId) -> bool {
         let under_way = state.running(client) + self.shares.get(client).copied().unwrap_or(0);
-        under_way < state.cap(client).unwrap_or(config.cap_default)
+        under_way < cap
     }
 
     /// Says which invariant does not hold, if one does not.
@@ -105,6 +105,16 @@ impl Assignments {
         }
         Ok(())
     }
+}
+
+/// How many jobs of a client may run at a time: what the state knows, or what its connection named
+/// and the default.
+pub(super) fn cap_among(
+    state: &State,
+    (named, default): (&BTreeMap<ClientId, u32>, u32),
+    client: &ClientId,
+) -> u32 {
+    state.cap(client).or_else(|| named.get(client).copied()).unwrap_or(default)
 }
 
 impl Broker {
@@ -159,8 +169,11 @@ impl Broker {
             if passed_over.len() == PASSED_OVER_MAX || matching.is_empty() {
                 break;
             }
-            let (state, config, assigning) = (&self.state, &self.config, &self.assigning);
-            let may_run = |client: &ClientId| assigning.is_under_cap(state, config, client);
+            let (state, assigning) = (&self.state, &self.assigning);
+            let caps = (&self.clients.caps_named, self.config.cap_default);
+            let may_run = |client: &ClientId| {
+                assigning.is_under_cap(state, cap_among(state, caps, client), client)
+            };
             let Some(job) = self.queues.pop(key, &takes, may_run) else { break };
             match self.choose(job, matching) {
                 Choice::Give(worker) => {
@@ -189,7 +202,7 @@ impl Broker {
 
     /// Whether a client has fewer jobs at workers than its cap.
     pub(super) fn may_run(&self, client: &ClientId) -> bool {
-        self.assigning.is_under_cap(&self.state, &self.config, client)
+        self.assigning.is_under_cap(&self.state, self.cap_of(client), client)
     }
 
     /// What these workers take: a job none of them takes is skipped, so that it blocks no other.
@@ -214,7 +227,7 @@ impl Broker {
                 let Some((_, job)) = jobs.pop_first() else { break };
                 self.assign(job, worker);
             }
-            if self.queues.pinned.get(&worker).is_some_and(std::collections::BTreeMap::is_empty) {
+            if self.queues.pinned.get(&worker).is_some_and(BTreeMap::is_empty) {
                 self.queues.pinned.remove(&worker);
             }
         }
@@ -339,17 +352,16 @@ mod tests {
 
     #[test]
     fn what_is_proposed_has_its_clients_share_until_its_turn() {
-        let (alice, config) =
-            (ClientId::from("alice"), Config { cap_default: 2, ..Config::default() });
+        let alice = ClientId::from("alice");
         let (state, mut assignments) = (State::default(), Assignments::default());
         let job = |number| JobId(uuid::Uuid::from_u128(number));
         let worker = WorkerId(uuid::Uuid::from_u128(9));
         assert_eq!(assignments.begin(job(1), worker, Some(alice.clone())), 1);
         // A child takes no share.
         assert_eq!(assignments.begin(job(2), worker, None), 2);
-        assert!(assignments.is_under_cap(&state, &config, &alice));
+        assert!(assignments.is_under_cap(&state, 2, &alice));
         assignments.begin(job(3), worker, Some(alice.clone()));
-        assert!(!assignments.is_under_cap(&state, &config, &alice));
+        assert!(!assignments.is_under_cap(&state, 2, &alice));
         assert_eq!(
             (assignments.worker_of(job(3)), assignments.worker_of(job(4))),
             (Some(worker), None)
@@ -357,7 +369,7 @@ mod tests {
         assert_eq!(assignments.check(), Ok(()));
         assert_eq!(assignments.end(job(2)), None);
         assert_eq!(assignments.end(job(1)), Some(alice.clone()));
-        assert!(assignments.is_under_cap(&state, &config, &alice));
+        assert!(assignments.is_under_cap(&state, 2, &alice));
         assert_eq!(assignments.end(job(3)), Some(alice));
         assert_eq!((assignments.len(), assignments.check()), (0, Ok(())));
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use super::action::Action;
 use super::broker::Broker;
+use super::forgotten::{Forgotten, WhyForgotten};
 use super::ids::{ClientId, Index, JobId, Micros, Run};
 use super::job::Job;
 use super::record::Record;
@@ -24,6 +25,8 @@ pub(super) struct Results {
     pub(super) confirming: HashSet<(JobId, Run)>,
     /// Jobs whose end somebody waits for.
     watched: BTreeSet<JobId>,
+    /// Those that are not known any more.
+    pub(super) forgotten: Forgotten,
     /// Jobs that ended, the oldest first, and whether a look at them is due.
     ended: VecDeque<(Micros, JobId, Run)>,
     expiry_watched: bool,
@@ -80,7 +83,7 @@ impl Broker {
         self.results.ended.push_back((at, job, run));
         while self.results.ended.len() > self.config.results_max {
             if let Some((_, job, run)) = self.results.ended.pop_front() {
-                self.forget(job, run);
+                self.forget(job, run, WhyForgotten::TooMany);
             }
         }
         self.watch_expiry();
@@ -133,7 +136,7 @@ impl Broker {
         let mut looks = self.results.ended.iter().take(LOOKS_MAX);
         let at = looks.position(|(_, ended, of)| *ended == job && Some(*of) == run);
         if let Some((_, job, run)) = at.and_then(|at| self.results.ended.remove(at)) {
-            self.forget(job, run);
+            self.forget(job, run, WhyForgotten::Room);
         }
     }
 
@@ -154,15 +157,18 @@ impl Broker {
             self.results.ended.front().copied().filter(|(at, _, _)| at.plus(ttl) <= now)
         {
             self.results.ended.pop_front();
-            self.forget(job, run);
+            self.forget(job, run, WhyForgotten::Expired);
         }
         self.watch_expiry();
     }
 
     /// Forgets an ended job, its children and their results, once that is committed: until then
     /// they can be asked for.
-    pub(super) fn forget(&mut self, id: JobId, run: Run) -> Option<Index> {
-        self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+    pub(super) fn forget(&mut self, id: JobId, run: Run, why: WhyForgotten) -> Option<Index> {
+        let job = self.state.job(id).filter(|job| job.run == run && job.has_ended())?;
+        for job in job.children.iter().chain([&id]) {
+            self.results.forgotten.note(*job, why);
+        }
         Some(self.propose(Record::Forget { job: id, run }))
     }
 

@@ -91,8 +91,8 @@ pub enum WaitsFor {
         since: Micros,
         until: Micros,
     },
-    /// A worker that left, or one of the leader's previous run: no connected worker that matches
-    /// has its program.
+    /// A worker that left, or is about to connect: no connected worker that matches has its
+    /// program.
     Program { until: Micros },
     /// A worker that matches.
     Worker,
@@ -145,8 +145,8 @@ impl fmt::Display for WaitsFor {
                  job with local datasets wants",
             ),
             WaitsFor::Program { .. } => f.write_str(
-                "no connected worker that matches its key has its program; it waits for one that \
-                 left, then fails",
+                "no connected worker that matches its key has its program; it waits for others to \
+                 connect, then fails",
             ),
             WaitsFor::Worker => f.write_str("no connected worker matches its key"),
             WaitsFor::CapableWorker => {

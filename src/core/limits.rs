@@ -84,8 +84,9 @@ pub struct Config {
     /// After this time a worker that runs nothing, offers nothing and has answered is taken to have
     /// lost a credit (CR09).
     pub credit_leak_after: Duration,
-    /// How long jobs wait for a worker that left, or for those of the leader's previous run, if no
-    /// connected worker has their program.
+    /// If no connected worker has their program: how long jobs wait for a worker that left, for
+    /// those of the leader's previous run, and, where they were there first, for those that follow
+    /// workers that connect.
     pub placement_wait: Duration,
 }
 

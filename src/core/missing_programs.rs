@@ -3,8 +3,10 @@
 //! A job waits as long as one of the connected workers that match its key, and take it for the
 //! rest, may have its program, however busy that is. Where all of them lack it:
 //!
-//! 1. If a worker that may have it left less than `placement_wait` ago, or the previous leader
-//!    ended more recently than that, the job waits for it, and its client is told.
+//! 1. The job waits, and its client is told, as long as workers may be about to connect: until the
+//!    last of those that match has been there for [`SETTLED_AFTER`], and for `placement_wait` if a
+//!    worker that may have it left, if the previous leader ended, or if the job was there before
+//!    one of those workers.
 //! 2. Workers that lack it by their lists alone are asked to look again: it may have been put there
 //!    a moment ago.
 //! 3. The job fails, and the text says what each worker said.
@@ -33,6 +35,14 @@ use super::subject::{RoutingKey, matches};
 use super::timers::Due;
 use super::worker::Worker;
 use crate::likeness::like;
+
+/// Where a worker has just connected, others are about to: a job is judged when the last that
+/// matches has been there for so long, or for `placement_wait` if that is less.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// How many times `placement_wait` jobs of a need wait at most for workers that connect one after
+/// the other without its program.
+const ARRIVALS_WAITED_MAX: u32 = 5;
 
 /// How long a worker may take to look which programs it has, before its last list counts.
 const PROGRAMS_ASKED_MAX: Duration = Duration::from_secs(5);
@@ -81,33 +91,60 @@ impl Need {
 /// A need that no connected worker meets.
 #[derive(Debug)]
 enum Missing {
-    /// A worker that left may come back until then.
-    Waits { until: Micros },
+    /// Until then a worker may connect that has it.
+    Waits { since: Micros, until: Micros },
     /// Workers look again.
     Asked {
+        since: Micros,
         /// The last job that their answers are for.
         through: u64,
         until: Micros,
-        /// Which answer of each.
-        answers: BTreeMap<WorkerId, u64>,
+        /// In which round of questions they were asked.
+        round: u64,
     },
 }
 
 impl Missing {
     fn until(&self) -> Micros {
         match self {
-            Missing::Waits { until } | Missing::Asked { until, .. } => *until,
+            Missing::Waits { until, .. } | Missing::Asked { until, .. } => *until,
+        }
+    }
+
+    /// Since when workers that connect are waited for.
+    fn since(&self) -> Micros {
+        match self {
+            Missing::Waits { since, .. } | Missing::Asked { since, .. } => *since,
         }
     }
 }
 
-/// How often a worker was asked for its programs, and has answered.
+/// When a worker was asked for its programs, in rounds of questions, and what it has answered.
+/// Needs know their round alone: there may be many of them, and many workers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
+    /// The round of the last question that was sent.
     asked: u64,
+    /// The round of the last one that was answered.
     answered: u64,
-    /// Whether it is to be asked again when it has answered: somebody asked meanwhile.
-    again: bool,
+    /// The last round that came while it had yet to answer: it is asked again then.
+    again: Option<u64>,
+}
+
+impl Asks {
+    /// Whether it is still to give an answer that counts for a round.
+    fn owes(&self, round: u64) -> bool {
+        let is_asked = self.asked >= round || self.again.is_some_and(|again| again >= round);
+        is_asked && self.answered < round
+    }
+}
+
+/// When a worker connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arrival {
+    at: Micros,
+    /// The same, where it came back, for the first time.
+    first: Micros,
 }
 
 /// A worker that left.
@@ -115,6 +152,8 @@ struct Asks {
 struct Gone {
     worker: WorkerId,
     at: Micros,
+    /// When it had connected for the first time.
+    first: Micros,
     subscriptions: Vec<String>,
     programs: Option<Programs>,
     refused: Vec<Arc<str>>,
@@ -149,11 +188,16 @@ pub(super) struct Placement {
     missing: BTreeMap<Need, Missing>,
     /// The same, by when they are judged at the latest.
     missing_until: BTreeSet<(Micros, Need)>,
-    /// The same, by one of the workers whose answers they wait for.
+    /// The same, by one of the workers whose answers they wait for; and which that is.
     waiting_on: BTreeMap<WorkerId, BTreeSet<Need>>,
+    waited_for: BTreeMap<Need, WorkerId>,
     /// Needs to be judged.
     woken: BTreeSet<Need>,
     asks: BTreeMap<WorkerId, Asks>,
+    /// The last round of questions.
+    round: u64,
+    /// When the workers that are connected came.
+    arrivals: BTreeMap<WorkerId, Arrival>,
     gone: VecDeque<Gone>,
     gone_bytes: u64,
 }
@@ -163,7 +207,7 @@ impl Placement {
     pub(super) fn len(&self) -> usize {
         self.refusals.len()
             + self.missing.len()
-            + self.waiting_on.len()
+            + self.waited_for.len()
             + self.asks.len()
             + self.gone.len()
     }
@@ -179,34 +223,52 @@ impl Placement {
     fn drop_missing(&mut self, need: &Need) {
         let Some(missing) = self.missing.remove(need) else { return };
         self.missing_until.remove(&(missing.until(), need.clone()));
-        let Missing::Asked { answers, .. } = missing else { return };
         // One that never answers is not to keep what nobody waits for any more.
-        for worker in answers.keys() {
-            if let Some(needs) = self.waiting_on.get_mut(worker) {
-                needs.remove(need);
-                if needs.is_empty() {
-                    self.waiting_on.remove(worker);
-                }
+        self.stop_waiting(need);
+    }
+
+    fn stop_waiting(&mut self, need: &Need) {
+        if let Some(worker) = self.waited_for.remove(need)
+            && let Some(needs) = self.waiting_on.get_mut(&worker)
+        {
+            needs.remove(need);
+            if needs.is_empty() {
+                self.waiting_on.remove(&worker);
             }
         }
     }
 
+    /// A need is judged when this worker has answered.
+    fn wait_on(&mut self, worker: WorkerId, need: Need) {
+        self.stop_waiting(&need);
+        self.waiting_on.entry(worker).or_default().insert(need.clone());
+        self.waited_for.insert(need, worker);
+    }
+
     /// A worker has answered, or will not: who waits for that is judged.
     fn wake_waiting_on(&mut self, worker: WorkerId) {
-        self.woken.extend(self.waiting_on.remove(&worker).unwrap_or_default());
+        for need in self.waiting_on.remove(&worker).unwrap_or_default() {
+            self.waited_for.remove(&need);
+            self.woken.insert(need);
+        }
     }
 
     /// A worker connects: what was known of its programs is void, and it is not waited for.
-    pub(super) fn joins(&mut self, worker: WorkerId) {
+    pub(super) fn joins(&mut self, worker: WorkerId, now: Micros) {
         self.refusals.clear(worker);
         self.asks.remove(&worker);
         self.wake_waiting_on(worker);
+        let mut first = self.arrivals.get(&worker).map(|arrival| arrival.first);
         let gone_bytes = &mut self.gone_bytes;
         self.gone.retain(|gone| {
             let is_it = gone.worker == worker;
-            *gone_bytes -= if is_it { gone.bytes } else { 0 };
+            if is_it {
+                *gone_bytes -= gone.bytes;
+                first = Some(gone.first);
+            }
             !is_it
         });
+        self.arrivals.insert(worker, Arrival { at: now, first: first.unwrap_or(now) });
     }
 
     fn is_met(&self, need: &Need) -> bool {
@@ -299,8 +361,8 @@ impl Broker {
     fn programs_answered(&mut self, worker: WorkerId) {
         let Some(asks) = self.placement.asks.get_mut(&worker) else { return };
         asks.answered = asks.asked;
-        if std::mem::take(&mut asks.again) {
-            asks.asked += 1;
+        if let Some(round) = asks.again.take() {
+            asks.asked = round;
             self.send_ask(worker);
         }
         self.placement.wake_waiting_on(worker);
@@ -312,24 +374,22 @@ impl Broker {
         }
     }
 
-    /// Asks a worker for its programs, unless it was asked and has yet to answer; says which of its
-    /// answers is the one to wait for.
-    fn ask(&mut self, worker: WorkerId) -> u64 {
+    /// Asks a worker for its programs in a round, or once it has answered an earlier question.
+    fn ask(&mut self, worker: WorkerId, round: u64) {
         let asks = self.placement.asks.entry(worker).or_default();
         if asks.asked > asks.answered {
-            asks.again = true;
-            return asks.asked + 1;
+            asks.again = Some(round);
+        } else {
+            asks.asked = round;
+            self.send_ask(worker);
         }
-        asks.asked += 1;
-        let number = asks.asked;
-        self.send_ask(worker);
-        number
     }
 
     /// A worker's connection ended.
     pub(super) fn may_come_back(&mut self, id: WorkerId) {
         self.placement.asks.remove(&id);
         self.placement.wake_waiting_on(id);
+        let first = self.placement.arrivals.remove(&id).map_or(self.now, |arrival| arrival.first);
         let Some(worker) = self.workers.get(id) else { return };
         if worker.subscriptions().is_empty() || self.config.placement_wait.is_zero() {
             return;
@@ -343,6 +403,7 @@ impl Broker {
         let gone = Gone {
             worker: id,
             at: self.now,
+            first,
             subscriptions: worker.subscriptions().to_vec(),
             programs: worker.programs.clone(),
             refused,
@@ -439,8 +500,9 @@ impl Broker {
             self.placement.drop_missing(&need);
             return;
         }
-        if let Some(until) = self.awaited_until(&need) {
-            if let Some(Missing::Waits { until: known }) = self.placement.missing.get(&need)
+        let since = self.placement.missing.get(&need).map_or(self.now, Missing::since);
+        if let Some(until) = self.awaited_until(&need, &lacking, since) {
+            if let Some(Missing::Waits { until: known, .. }) = self.placement.missing.get(&need)
                 && *known == until
             {
                 return;
@@ -449,7 +511,7 @@ impl Broker {
             let told: Vec<JobId> = told.take(TOLD_AT_ONCE_MAX).collect();
             told.into_iter().for_each(|job| self.waits.look_at(job));
             self.due.insert((until, Due::Placement));
-            self.placement.miss(need, Missing::Waits { until });
+            self.placement.miss(need, Missing::Waits { since, until });
             return;
         }
         let listed = lacking
@@ -457,17 +519,17 @@ impl Broker {
             .filter(|worker| self.placement.refusals.get(**worker, &need.exec).is_none());
         let listed: Vec<WorkerId> = listed.copied().collect();
         let through = match self.placement.missing.get(&need) {
-            Some(Missing::Asked { through, until, answers }) => {
+            Some(Missing::Asked { through, until, round, .. }) => {
                 let through = *through;
-                let owing = listed.iter().find(|worker| self.owes(**worker, answers));
+                let owing = listed.iter().find(|worker| self.owes(**worker, *round));
                 if let Some(worker) = owing.filter(|_| *until > self.now) {
-                    self.placement.waiting_on.entry(*worker).or_default().insert(need);
+                    self.placement.wait_on(*worker, need);
                     return;
                 }
                 through
             }
             Some(Missing::Waits { .. }) | None if listed.is_empty() => u64::MAX,
-            Some(Missing::Waits { .. }) | None => return self.ask_all(need, &listed),
+            Some(Missing::Waits { .. }) | None => return self.ask_all(need, &listed, since),
         };
         self.fail_all(need, &lacking, through);
     }
@@ -490,32 +552,56 @@ impl Broker {
         Some(lacking)
     }
 
-    /// Until when a worker may come back that has the program, if one may.
-    fn awaited_until(&self, need: &Need) -> Option<Micros> {
+    /// Until when a worker may connect that has the program, if one may; these lack it. `since`
+    /// says for how long such workers have been waited for.
+    fn awaited_until(&self, need: &Need, lacking: &[WorkerId], since: Micros) -> Option<Micros> {
         let wait = self.config.placement_wait;
         let gone = self.placement.gone.iter().filter(|gone| gone.may_meet(need));
         // Who was there before the leader began anew is not known. Before its first job nobody was.
         let before = self.earlier.filter(|earlier| earlier.last_seq > 0);
         let before = before.map(|earlier| earlier.until);
-        let last = gone.map(|gone| gone.at).chain(before).max()?.plus(wait);
-        (last > self.now).then_some(last)
+        let back = gone.map(|gone| gone.at).chain(before).max().map(|last| last.plus(wait));
+        let come = self.others_come_until(need, lacking);
+        let longest = since.plus(wait.saturating_mul(ARRIVALS_WAITED_MAX));
+        let until = back.into_iter().chain(come.map(|come| come.min(longest))).max()?;
+        (until > self.now).then_some(until)
+    }
+
+    /// Until when others may follow workers that connected.
+    fn others_come_until(&self, need: &Need, workers: &[WorkerId]) -> Option<Micros> {
+        let wait = self.config.placement_wait;
+        let arrivals = workers.iter().filter_map(|worker| self.placement.arrivals.get(worker));
+        let settled = arrivals.clone().map(|arrival| arrival.at.plus(wait.min(SETTLED_AFTER)));
+        // A job from before them waits for workers as a grid starts up.
+        let first = self.submitted_first(need);
+        let later = arrivals.map(|arrival| arrival.first);
+        let later = later.filter(|at| first.is_some_and(|first| first < *at));
+        settled.max().max(later.max().map(|at| at.plus(wait)))
+    }
+
+    /// When the first of the jobs was submitted that would fail now.
+    fn submitted_first(&self, need: &Need) -> Option<Micros> {
+        let jobs = self.queues.jobs_of_kind(&need.key, need.rank, &need.exec);
+        let jobs = jobs.take(FAILED_AT_ONCE_MAX).filter_map(|job| self.state.job(job));
+        jobs.filter_map(|job| job.times.submitted).min()
     }
 
     /// Whether a worker has yet to give the answer that is waited for. One that connected since
     /// has said it with its hello.
-    fn owes(&self, worker: WorkerId, answers: &BTreeMap<WorkerId, u64>) -> bool {
-        let asks = self.placement.asks.get(&worker);
-        answers.get(&worker).zip(asks).is_some_and(|(number, asks)| asks.answered < *number)
+    fn owes(&self, worker: WorkerId, round: u64) -> bool {
+        self.placement.asks.get(&worker).is_some_and(|asks| asks.owes(round))
     }
 
-    fn ask_all(&mut self, need: Need, workers: &[WorkerId]) {
-        let answers = workers.iter().map(|worker| (*worker, self.ask(*worker))).collect();
+    fn ask_all(&mut self, need: Need, workers: &[WorkerId], since: Micros) {
+        self.placement.round += 1;
+        let round = self.placement.round;
+        workers.iter().for_each(|worker| self.ask(*worker, round));
         let (through, until) = (self.state.last_seq(), self.now.plus(PROGRAMS_ASKED_MAX));
         self.due.insert((until, Due::Placement));
         let first = workers.first().copied();
-        self.placement.miss(need.clone(), Missing::Asked { through, until, answers });
+        self.placement.miss(need.clone(), Missing::Asked { since, through, until, round });
         if let Some(worker) = first {
-            self.placement.waiting_on.entry(worker).or_default().insert(need);
+            self.placement.wait_on(worker, need);
         }
     }
 
@@ -547,10 +633,10 @@ impl Broker {
         self.queues.jobs_of_kind(&need.key, need.rank, &need.exec).next().is_some()
     }
 
-    /// Until when a job waits for a worker that left, as no connected one has its program.
+    /// Until when a job waits for a worker to connect, as no connected one has its program.
     pub(super) fn waits_for_program(&self, job: &Job) -> Option<Micros> {
         match self.placement.missing.get(&Need::of(job)?)? {
-            Missing::Waits { until } => Some(*until),
+            Missing::Waits { until, .. } => Some(*until),
             Missing::Asked { .. } => None,
         }
     }
@@ -639,6 +725,7 @@ mod tests {
         Gone {
             worker: WorkerId(Uuid::from_u128(number)),
             at: Micros(at),
+            first: Micros(at),
             subscriptions: vec!["job.assign.>".into()],
             programs: Some(Programs::new(["calcA"])),
             refused: vec!["calcB".into()],
@@ -653,11 +740,11 @@ mod tests {
         let mut placement = Placement::default();
         (0..GONE_MAX as u128 + 2).for_each(|number| placement.leaves(gone(number, 1, 10)));
         assert_eq!((placement.gone.len(), placement.gone_bytes), (GONE_MAX, 10 * GONE_MAX as u64));
-        placement.joins(WorkerId(Uuid::from_u128(7)));
+        placement.joins(WorkerId(Uuid::from_u128(7)), Micros(2));
         assert_eq!(placement.gone.len(), GONE_MAX - 1);
         placement.leaves(gone(1_000, 1, GONE_BYTES_MAX - 5));
         assert_eq!((placement.gone.len(), placement.gone_bytes), (1, GONE_BYTES_MAX - 5));
-        placement.joins(WorkerId(Uuid::from_u128(1_000)));
+        placement.joins(WorkerId(Uuid::from_u128(1_000)), Micros(2));
         assert_eq!((placement.len(), placement.gone_bytes), (0, 0));
     }
 

@@ -3,6 +3,7 @@
 use super::action::{Action, NotAgain, OperateError, Operated, Standing};
 use super::broker::{Broker, standing};
 use super::event::Operation;
+use super::forgotten::WhyForgotten;
 use super::ids::{JobId, Run, Token};
 use super::job::{Ending, Job, Phase};
 use super::record::Record;
@@ -31,7 +32,7 @@ impl Broker {
             Some(job) => (job.run, standing(job)),
             // The job is being accepted: this record follows the one that accepts it.
             None if self.intake.enqueuing.contains(id) => (Run(1), Standing::Queued),
-            None => return Err(OperateError::Unknown { job: id }),
+            None => return Err(self.not_known(id)),
         };
         let index = self.propose(Record::Cancel { at: self.now, job: id, run, by });
         self.answer_after(index, token, Operated::Cancelled { was });
@@ -50,7 +51,7 @@ impl Broker {
     }
 
     fn retry(&mut self, token: Token, id: JobId) -> Result<(), OperateError> {
-        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        let job = self.state.job(id).ok_or_else(|| self.not_known(id))?;
         let run = job.run;
         if !job.may_run_again() {
             return Err(why_not_again(job));
@@ -60,12 +61,17 @@ impl Broker {
         Ok(())
     }
 
+    /// Whether a job that has ended is about to run again.
+    pub fn is_to_run_again(&self, id: JobId) -> bool {
+        self.proposed().any(|record| matches!(record, Record::Revive { job, .. } if *job == id))
+    }
+
     fn purge(&mut self, token: Token, job: Option<JobId>) -> Result<(), OperateError> {
         let dead = self.dead_jobs(job)?;
         let answer = Operated::Purged { jobs: dead.len() };
         let mut last = None;
         for (job, run) in dead {
-            last = self.forget(job, run);
+            last = self.forget(job, run, WhyForgotten::Purged);
         }
         self.answer_with(last, token, answer);
         Ok(())
@@ -83,7 +89,7 @@ impl Broker {
         let Some(id) = job else {
             return Ok(self.state.dead().map(|job| (job.id(), job.run)).collect());
         };
-        let job = self.state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        let job = self.state.job(id).ok_or_else(|| self.not_known(id))?;
         if let Some((parent, _)) = job.child_of {
             return Err(OperateError::Part { job: id, parent });
         }

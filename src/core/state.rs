@@ -4,12 +4,13 @@
 //! decides nothing: a record that no longer fits the state (a late requeue, a second result)
 //! changes nothing and reports that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::capacity::give_back;
 use super::caps::Caps;
 use super::cluster::Cluster;
 use super::dataset::{DATASETS_REMOVED_MAX, Dataset};
@@ -18,6 +19,7 @@ use super::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, Run, Worke
 use super::job::{AttemptNote, Ending, InputsState, Job, Phase, Times};
 use super::limits::HISTORY_MAX;
 use super::record::{AttemptEnd, Record};
+use super::texts::Texts;
 use super::{broken, count_down};
 
 /// All that outlives a connection.
@@ -33,6 +35,10 @@ pub struct State {
     retained: BTreeSet<(Micros, JobId)>,
     caps: Caps,
     running: BTreeMap<ClientId, u32>,
+    /// How many jobs of each client have not ended.
+    open: HashMap<ClientId, usize>,
+    /// What jobs have in common.
+    texts: Texts,
     datasets: BTreeMap<CacheId, Arc<Dataset>>,
     /// Staged datasets, which hold the inputs of a job.
     staged: BTreeMap<CacheId, JobId>,
@@ -189,11 +195,17 @@ impl State {
         datasets_removed: impl IntoIterator<Item = CacheId>,
         seq: u64,
     ) -> Self {
-        let jobs: BTreeMap<JobId, Box<Job>> =
+        let datasets_removed = datasets_removed.into_iter().collect();
+        let mut state = State { datasets_removed, seq, ..State::default() };
+        let mut jobs: BTreeMap<JobId, Box<Job>> =
             jobs.into_iter().map(|job| (job.id(), Box::new(job))).collect();
-        let (caps, datasets_removed) =
-            (caps.into_iter().collect(), datasets_removed.into_iter().collect());
-        let mut state = State { caps, datasets_removed, seq, ..State::default() };
+        for job in jobs.values_mut() {
+            state.texts.take(job);
+            state.count_open(job);
+        }
+        for (client, cap) in caps {
+            state.caps.insert(&client, cap, state.open.contains_key(&client));
+        }
         for (dataset, staged_for) in datasets {
             state.staged.extend(staged_for.map(|job| (dataset.cache.clone(), job)));
             state.datasets.insert(dataset.cache.clone(), dataset);
@@ -251,6 +263,14 @@ impl State {
         if running != self.running {
             return Err(format!("{running:?} run, and {:?} are counted", self.running));
         }
+        let mut open = HashMap::new();
+        for job in self.jobs.values().filter(|job| !job.has_ended() && job.child_of.is_none()) {
+            *open.entry(job.submission.client.clone()).or_default() += 1;
+        }
+        if open != self.open {
+            return Err(format!("{open:?} have not ended, and {:?} are counted", self.open));
+        }
+        self.texts.check(self.jobs.values().map(Box::as_ref))?;
         if dead != self.dead {
             return Err(format!(
                 "{} jobs are dead, and {} are listed",
@@ -307,7 +327,7 @@ impl State {
             Record::Forget { job, run } => self.forget(*job, *run),
             Record::Delivered { job, run } => self.delivered(*job, *run),
             Record::Cap { client, cap } => {
-                self.caps.insert(client, *cap);
+                self.caps.insert(client, *cap, self.open.contains_key(client));
                 Applied::Changed
             }
             Record::Dataset { dataset } => {
@@ -424,19 +444,77 @@ impl State {
         Applied::Changed
     }
 
-    fn insert(&mut self, job: Job) {
+    fn insert(&mut self, mut job: Job) {
+        self.texts.take(&mut job);
         self.names_bytes += job.names_bytes();
         if job.child_of.is_none() {
             self.by_seq.insert(job.seq, job.id());
         }
+        self.count_open(&job);
         if let Some(before) = self.jobs.insert(job.id(), Box::new(job)) {
             self.names_bytes -= before.names_bytes();
+            self.texts.leave(&before);
+            self.uncount_open(&before);
+        }
+    }
+
+    /// A job has not ended: the cap of its client is kept as long. Children hold back no others.
+    fn count_open(&mut self, job: &Job) {
+        if job.has_ended() || job.child_of.is_some() {
+            return;
+        }
+        self.one_more_open(&job.submission.client);
+    }
+
+    fn one_more_open(&mut self, client: &ClientId) {
+        match self.open.get_mut(client) {
+            Some(count) => *count += 1,
+            None => {
+                self.open.insert(client.clone(), 1);
+                self.caps.get_busy(client);
+            }
+        }
+    }
+
+    /// A job that had not ended has ended, or is gone.
+    fn uncount_open(&mut self, job: &Job) {
+        if job.has_ended() || job.child_of.is_some() {
+            return;
+        }
+        self.one_less_open(&job.submission.client);
+    }
+
+    fn one_less_open(&mut self, client: &ClientId) {
+        let Some(count) = self.open.get_mut(client) else {
+            return broken!("a job of client {client} has ended, and none is counted");
+        };
+        count_down!(*count, 1, "client {client} has no jobs, and one less");
+        if *count == 0 {
+            self.open.remove(client);
+            give_back(&mut self.open);
+            self.caps.get_idle(client);
+        }
+    }
+
+    /// Ends a job, or puts it into the dead-letter queue.
+    fn close(&mut self, id: JobId, mut phase: Phase) {
+        self.texts.take_end(&mut phase);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return broken!("job {id} ends, and is not there");
+        };
+        let was_open = !job.has_ended() && job.child_of.is_none();
+        job.phase = phase;
+        let client = job.submission.client.clone();
+        if was_open {
+            self.one_less_open(&client);
         }
     }
 
     fn remove(&mut self, id: JobId) -> Option<Box<Job>> {
         let job = self.jobs.remove(&id)?;
         self.names_bytes -= job.names_bytes();
+        self.texts.leave(&job);
+        self.uncount_open(&job);
         if job.child_of.is_none() {
             self.by_seq.remove(&job.seq);
         }
@@ -508,8 +586,8 @@ impl State {
     fn bury(&mut self, at: Micros, id: JobId, run: Run, over: Over) -> Applied {
         let Some(job) = self.take_back(id, run, over) else { return Applied::Stale };
         job.spent += 1;
-        job.phase = Phase::Dead { at, why: over.why };
         let (seq, parent) = (job.seq, job.child_of);
+        self.close(id, Phase::Dead { at, why: over.why });
         if let Some((parent, _)) = parent {
             return self.child_ended(at, parent);
         }
@@ -547,9 +625,10 @@ impl State {
                 note(job, worker, Over { attempt, why: AttemptEnd::Stopped, at: Some(at) });
             }
         }
-        job.phase = Phase::Done { at, ending };
-        self.retained.extend(place_among_retained(job));
-        match job.child_of {
+        let parent = job.child_of;
+        self.close(id, Phase::Done { at, ending });
+        self.retained.extend(self.job(id).and_then(place_among_retained));
+        match parent {
             Some((parent, _)) => self.child_ended(at, parent),
             None => Applied::Changed,
         }
@@ -565,12 +644,13 @@ impl State {
                 let phase = self.jobs.get(child).map(|job| &job.phase);
                 matches!(phase, Some(Phase::Done { ending: Ending::Returned { ok: true, .. }, .. }))
             });
-        let Some(job) = self.jobs.get_mut(&parent) else { return Applied::Changed };
         if left > 0 {
-            job.phase = Phase::Gathering { left };
+            if let Some(job) = self.jobs.get_mut(&parent) {
+                job.phase = Phase::Gathering { left };
+            }
             return Applied::Changed;
         }
-        job.phase = Phase::Done { at, ending: Ending::Gathered { ok } };
+        self.close(parent, Phase::Done { at, ending: Ending::Gathered { ok } });
         Applied::ChangedWithParent(parent)
     }
 
@@ -592,8 +672,11 @@ impl State {
         job.history.clear();
         job.times = Times { assigned: None, ..job.times };
         job.delivered = false;
+        self.texts.leave_end(&job.phase);
         job.phase = Phase::Queued { not_before: at };
         self.dead.remove(&(job.seq, id));
+        let client = job.submission.client.clone();
+        self.one_more_open(&client);
         Applied::Revived(result)
     }
 

@@ -287,11 +287,22 @@ impl Broker {
         };
         self.intake.enqueuing.insert(id, taking);
         self.clients.submitters.insert(id, Submitter { conn, run: Run(1) });
+        self.name_cap_again(&job.client);
         let at = self.now;
         self.propose(match job.inputs {
             Inputs::Here => Record::Enqueue { at, job, children, kept: true },
             Inputs::Expected => Record::Announce { at, job },
         });
+    }
+
+    /// A client submits a job whose cap was forgotten while it had none: the cap is to outlive its
+    /// connection.
+    fn name_cap_again(&mut self, client: &ClientId) {
+        let Some(cap) = self.clients.caps_named.get(client).copied() else { return };
+        let is_proposed = |record: &Record| matches!(record, Record::Cap { client: named, .. } if named == client);
+        if self.state.cap(client).is_none() && !self.proposed().any(is_proposed) {
+            self.propose(Record::Cap { client: client.clone(), cap });
+        }
     }
 
     /// Why no connected worker could take a job, if none could.

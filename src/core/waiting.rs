@@ -192,7 +192,7 @@ impl Broker {
         (!may).then_some(Cause::Datasets { workers: matching.len() })
     }
 
-    /// Whether a job waits for a worker that left, as no connected one has its program.
+    /// Whether a job waits for a worker to connect, as no connected one has its program.
     fn lacks_any_program(&self, job: &Job) -> Option<Cause> {
         self.waits_for_program(job)?;
         let mut matching = Vec::new();

@@ -92,7 +92,7 @@ impl Storage {
             Storage::Disk(kept) => {
                 let Kept {
                     disk,
-                    opened: Opened { journal, replay, owner, blobs, requests },
+                    opened: Opened { journal, replay, owner, blobs, requests, tail: _ },
                     took,
                     ..
                 } = *kept;

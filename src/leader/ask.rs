@@ -2,7 +2,6 @@
 //! contributes its own state, and this file executes the actions of
 //! [`Questions`](super::questions::Questions).
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use chunking::message::AnswerStatus;
@@ -11,40 +10,25 @@ use serde_json::Value;
 
 use super::datasets::DatasetEvent;
 use super::parts::Named;
+use super::questions::answer_frames::cut;
 use super::questions::{QuestionAction, QuestionEvent, statuses, written};
 use super::tasks::Task;
 use super::{Asked, Leader, Output, outcome};
 use crate::answers::LISTED_MAX;
 use crate::answers::ask::{self, Question};
 use crate::answers::{
-    Avoided, BlobPage, Checked, ClientRow, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt,
-    Failure, Flagged, Found, Jobs, Lack, Lacks, LeaderStatus, QueueRow, Status, WorkerClass,
-    WorkerRow,
+    BlobPage, Checked, Counts, DeadJob, DeadPage, DeadShown, Disk, FailedAttempt, Failure, Flagged,
+    Found, Jobs, LeaderStatus, QueueRow, Status, WorkerClass,
 };
 use crate::conn::WireFrame;
 use crate::core;
 use crate::core::Event;
 use crate::core::action::OperateError;
-use crate::core::ids::{JobId, WorkerId};
+use crate::core::ids::JobId;
 use crate::core::job::{Job, Phase};
-use crate::core::worker::Worker;
 use crate::model::SOFTWARE;
-use crate::model::hello::UNCAPPED;
 use crate::store::blobs::DiskOp;
 use crate::units::ByteSize;
-
-/// How long a status shows that a worker returned a job. Jobs that no other worker takes are tried
-/// there again more often than this.
-const LACK_SHOWN_FOR: Duration = Duration::from_secs(600);
-
-/// Patterns of a worker that a status lists.
-const PATTERNS_LISTED_MAX: usize = 20;
-
-/// Programs of a worker that a status lists.
-const PROGRAMS_LISTED_MAX: usize = 20;
-
-/// Programs of a worker that a status lists as avoided, and as flagged.
-const REMARKS_LISTED_MAX: usize = 16;
 
 impl Leader {
     /// Something happened to questions.
@@ -110,6 +94,7 @@ impl Leader {
                 self.relay.measure();
                 self.answered(&by, Ok(self.status()));
             }
+            Question::StatusPage(question) => self.answered(&by, self.status_page(&question)),
             Question::GetResult(ask::GetResult { job_id }) => {
                 match self.pacing.has_room_for_answer(by.conn) {
                     Ok(()) => self.post(by.conn, Task::Answer { by, job: JobId(job_id) }),
@@ -191,7 +176,7 @@ impl Leader {
         by: &Asked,
         job_id: JobId,
     ) -> Result<WireFrame, Failure> {
-        let unknown = || OperateError::Unknown { job: job_id };
+        let unknown = || self.broker.not_known(job_id);
         let job = self.broker.state().job(job_id).ok_or_else(unknown)?;
         if let Phase::Gathering { left } = job.phase {
             return Err(format!(
@@ -248,56 +233,28 @@ impl Leader {
                 Phase::Dead { .. } => jobs.dead += 1,
             }
         }
-        let mut flags: HashMap<WorkerId, Vec<Flagged>> = HashMap::new();
-        for (worker, exec, flag) in self.broker.flags() {
-            let flagged = Flagged { program: Some(exec.to_string()), ..flag.into() };
-            flags.entry(worker).or_default().push(flagged);
-        }
-        let workers = self.broker.workers().take(LISTED_MAX).map(|worker| WorkerRow {
-            id: worker.id.to_string(),
-            name: Some(worker.name.to_string()),
-            class: worker.class.into(),
-            patterns: worker.patterns.iter().take(PATTERNS_LISTED_MAX).cloned().collect(),
-            patterns_more: worker.patterns.len().saturating_sub(PATTERNS_LISTED_MAX) as u64,
-            credit: worker.credit,
-            running: (worker.held.len() - worker.returning()) as u64,
-            returning: worker.returning() as u64,
-            cpu_permille: Some(worker.cpu_permille),
-            connected: worker.conn().is_some(),
-            lacks: self.lacks(worker),
-            programs: worker.programs.as_ref().map(|programs| {
-                programs.names().take(PROGRAMS_LISTED_MAX).map(str::to_owned).collect()
-            }),
-            programs_more: worker
-                .programs
-                .as_ref()
-                .map_or(0, |programs| programs.len().saturating_sub(PROGRAMS_LISTED_MAX) as u64),
-            avoided: self.avoided(worker.id),
-            flagged: flags.remove(&worker.id).map_or_else(Vec::new, |mut flags| {
-                flags.truncate(REMARKS_LISTED_MAX);
-                flags
-            }),
-        });
+        let mut flags = self.flags();
+        let workers = self.broker.workers().take(LISTED_MAX);
+        let workers = workers.map(|worker| self.worker_row(worker, &mut flags)).collect();
         let queued_by = self.broker.queues().len_by_client();
-        // Also those that left their jobs here and went.
-        let mut clients = self.broker.clients();
-        clients.extend(queued_by.keys());
-        let clients = clients.into_iter().take(LISTED_MAX).map(|client| ClientRow {
-            id: client.to_string(),
-            cap: Some(self.broker.cap_of(client)).filter(|cap| *cap != UNCAPPED).unwrap_or(0),
-            in_flight: state.running(client),
-            queued: queued_by.get(client).copied().unwrap_or(0) as u64,
-            connections: self.broker.connections_of(client) as u64,
-        });
+        let clients = self.clients_and_queued(&queued_by);
+        let counts = Counts {
+            workers: self.broker.workers().count() as u64,
+            clients: clients.len() as u64,
+            queues: self.broker.queues().keys().count() as u64,
+        };
+        let clients = clients.into_iter().take(LISTED_MAX);
+        let clients = clients.map(|client| self.client_row(client, &queued_by)).collect();
         let queues = self.broker.queues().keys().take(LISTED_MAX);
-        let queues = queues
-            .map(|(key, jobs)| QueueRow { key: key.as_str().to_owned(), queued: jobs as u64 });
+        let queues =
+            queues.map(|(key, jobs)| QueueRow { key: cut(key.as_str()), queued: jobs as u64 });
         Status {
             leader: self.leader_status(),
             jobs,
-            workers: workers.collect(),
-            clients: clients.collect(),
+            workers,
+            clients,
             queues: queues.collect(),
+            counts: Some(counts),
         }
     }
 
@@ -325,31 +282,6 @@ impl Leader {
             },
             payloads: self.describe_payloads(),
         }
-    }
-
-    /// The programs that a worker is not given for a while.
-    fn avoided(&self, worker: WorkerId) -> Vec<Avoided> {
-        let avoided = self.broker.avoided_at(worker).take(REMARKS_LISTED_MAX);
-        let avoided = avoided.map(|(program, refusal)| Avoided {
-            program: program.to_string(),
-            why: refusal.why.to_string(),
-            ago_ms: u64::try_from(self.now.since(refusal.at).as_millis()).unwrap_or(u64::MAX),
-        });
-        avoided.collect()
-    }
-
-    /// What a worker lacked for a job that it handed back lately.
-    fn lacks(&self, worker: &Worker) -> Option<Lacks> {
-        let avoided = self.broker.avoided_at(worker.id).map(|(_, refusal)| refusal.at).max();
-        let program = avoided.map(|at| (core::record::Lack::Program, at));
-        let (lack, at) = worker.lacked.into_iter().chain(program).max_by_key(|(_, at)| *at)?;
-        let ago = Some(self.now.since(at)).filter(|ago| *ago <= LACK_SHOWN_FOR)?;
-        let what = match lack {
-            core::record::Lack::Room => Lack::Room,
-            core::record::Lack::Directory => Lack::Directory,
-            core::record::Lack::Program => Lack::Program,
-        };
-        Some(Lacks { what, ago_ms: u64::try_from(ago.as_millis()).unwrap_or(u64::MAX) })
     }
 
     /// What waits for room on the disk, and what would help.
@@ -422,7 +354,7 @@ impl Leader {
             worker: note.worker.to_string(),
             why: note.why.text().to_owned(),
         });
-        let (history, key) = (history.collect(), job.submission.key.as_str().to_owned());
+        let (history, key) = (history.collect(), cut(job.submission.key.as_str()));
         Ok(DeadShown { job: self.dead_job(job), history, key, size: job.submission.size })
     }
 
@@ -436,8 +368,8 @@ impl Leader {
         };
         DeadJob {
             job_id: job.id().to_string(),
-            client_id: job.submission.client.to_string(),
-            exec: job.submission.exec.to_string(),
+            client_id: cut(&job.submission.client.0),
+            exec: cut(&job.submission.exec),
             reason: reason.to_owned(),
             attempts: job.spent,
             run: job.run.0,

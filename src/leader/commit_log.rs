@@ -161,6 +161,8 @@ impl CommitLog {
                 actions.push_back(LogAction::Trouble(trouble));
             }
             LogDone::Failed(why) => disk.failed = Some(why),
+            // A leader on its own has no tail.
+            LogDone::TailSafe { .. } => {}
         }
     }
 }

@@ -21,7 +21,7 @@ use super::peers::Peers;
 use super::questions::QuestionEvent;
 use super::recover::no_map;
 use super::refusal_text::RefusalText;
-use super::relay::{BlobId, Relay};
+use super::relay::{BlobId, KnownBlobs, Relay};
 use super::staging::NotStaged;
 use super::{Leader, LeaderConfig, Output};
 use crate::conn::DatasetSays;
@@ -44,6 +44,7 @@ pub(super) struct Seen<'a> {
     relay: &'a Relay,
     peers: &'a Peers,
     retained_bytes: u64,
+    retained_blobs: KnownBlobs,
     spool_bytes_max: u64,
 }
 
@@ -56,7 +57,8 @@ impl<'a> Seen<'a> {
         config: &LeaderConfig,
     ) -> Self {
         let spool_bytes_max = config.relay.spool_bytes_max;
-        Seen { broker, relay, peers, retained_bytes: retained.blob_bytes(), spool_bytes_max }
+        let (retained_bytes, retained_blobs) = (retained.blob_bytes(), retained.blobs());
+        Seen { broker, relay, peers, retained_bytes, retained_blobs, spool_bytes_max }
     }
 }
 
@@ -156,7 +158,7 @@ impl Facts for Seen<'_> {
     }
 
     fn too_many_blobs(&self, more: usize) -> Option<RefusalText> {
-        self.relay.too_many(more, 0).map(RefusalText::from)
+        self.relay.too_many(more, 0, self.retained_blobs).map(RefusalText::from)
     }
 }
 

@@ -9,7 +9,6 @@ use crate::answers::{
 };
 use crate::answers::{Failure, LISTED_MAX};
 use crate::core;
-use crate::core::action::OperateError;
 use crate::core::explain::{self, Explanation, Named, Seen};
 use crate::core::flagged::Flag;
 use crate::core::ids::{CacheId, ConnId, JobId, Micros};
@@ -20,7 +19,7 @@ use crate::core::record::{AttemptEnd, Lack};
 impl Leader {
     /// Why a job is where it is, worker by worker.
     pub(super) fn explain(&self, job: JobId) -> Result<Explained, Failure> {
-        let unknown = || OperateError::Unknown { job };
+        let unknown = || self.broker.not_known(job);
         let Explanation { job, run, client, key, phase, policy, datasets, waits, ahead, workers } =
             self.broker.explain(job).ok_or_else(unknown)?;
         let result_waits = self.result_waits(job).map(|why| no_room(WaitsFor::ResultRoom, why));

@@ -1,13 +1,15 @@
 //! Decides which failed jobs lose their inputs before their time (`--result-ttl`). As long as a
 //! failed job has them, it can run again without another upload.
 //!
-//! Inputs of failed jobs make room after orphaned packs and before results, and count toward no limit
-//! that new jobs, uploads or datasets meet. [`Retained`] decides from the sizes reported to it, and sees
+//! Inputs of failed jobs make room after orphaned packs and before results. They go as soon as the
+//! disk is nearly full, before anything is refused, and count toward no limit that new jobs, uploads
+//! or datasets meet. [`Retained`] decides from the sizes reported to it, and sees
 //! nothing else of the leader.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::Leader;
+use super::relay::KnownBlobs;
 use crate::answers::Payloads;
 use crate::core::Event;
 use crate::core::ids::JobId;
@@ -24,7 +26,7 @@ struct Inputs {
     job: JobId,
     /// Bytes of its request.
     request: u64,
-    blobs: usize,
+    blobs: KnownBlobs,
     blob_bytes: u64,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct Retained {
     at: HashMap<JobId, u64>,
     last: u64,
     request_bytes: u64,
-    blobs: usize,
+    blobs: KnownBlobs,
     blob_bytes: u64,
     /// The job whose inputs are being dropped: until that is committed nothing is gained by
     /// dropping more.
@@ -48,7 +50,8 @@ pub(super) struct Retained {
 /// What there is too little of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Short {
-    /// Others wait for room on the disk, or in the spool.
+    /// Others wait for room on the disk, or in the spool, or would; or too many large files are
+    /// known.
     room: bool,
     /// Bytes that requests take, and may take.
     requests: (u64, u64),
@@ -62,11 +65,12 @@ impl Retained {
         self.remove(inputs.job);
         self.last += 1;
         self.at.insert(inputs.job, self.last);
-        if inputs.blobs > 0 {
+        if inputs.blobs.count > 0 {
             self.with_blobs.insert(self.last, inputs.job);
         }
         self.request_bytes += inputs.request;
-        self.blobs += inputs.blobs;
+        self.blobs.count += inputs.blobs.count;
+        self.blobs.names_bytes += inputs.blobs.names_bytes;
         self.blob_bytes += inputs.blob_bytes;
         self.order.insert(self.last, inputs);
     }
@@ -78,7 +82,8 @@ impl Retained {
         self.with_blobs.remove(&at);
         if let Some(inputs) = self.order.remove(&at) {
             self.request_bytes -= inputs.request;
-            self.blobs -= inputs.blobs;
+            self.blobs.count -= inputs.blobs.count;
+            self.blobs.names_bytes -= inputs.blobs.names_bytes;
             self.blob_bytes -= inputs.blob_bytes;
         }
     }
@@ -91,6 +96,11 @@ impl Retained {
     /// Bytes of requests.
     pub(super) fn request_bytes(&self) -> u64 {
         self.request_bytes
+    }
+
+    /// How much is known of large inputs.
+    pub(super) fn blobs(&self) -> KnownBlobs {
+        self.blobs
     }
 
     /// Bytes of large inputs.
@@ -106,7 +116,7 @@ impl Retained {
         let (taken, limit) = short.requests;
         let too_many_requests =
             taken > limit || !short.durable && self.request_bytes > RETAINED_IN_MEMORY_MAX;
-        if short.room || self.blobs > RETAINED_BLOBS_MAX {
+        if short.room || self.blobs.count > RETAINED_BLOBS_MAX {
             let first = self.with_blobs.first_key_value();
             if let Some((_, job)) = first {
                 return Some(*job);
@@ -124,7 +134,10 @@ impl Leader {
         self.retained.add(Inputs {
             job,
             request: self.payloads.held.len_of(self.payload_of_job(job)),
-            blobs: blobs.len(),
+            blobs: KnownBlobs {
+                count: blobs.len(),
+                names_bytes: blobs.iter().map(|blob| self.relay.name_bytes(*blob)).sum(),
+            },
             blob_bytes: blobs.iter().map(|blob| self.relay.size(*blob)).sum(),
         });
     }
@@ -144,17 +157,32 @@ impl Leader {
         }
     }
 
-    /// Drops inputs of failed jobs while others need the room, or jobs are refused for it.
-    pub(super) fn drop_retained(&mut self, refuses_jobs: bool) {
-        while let Some(job) = self.retained.next_to_go(Short {
-            room: refuses_jobs && self.relay.refuses_jobs() || self.relay.is_short(),
-            requests: (self.payloads.held.input_bytes(), self.config.payload_bytes_max),
-            durable: self.log.is_durable(),
-        }) {
+    /// Drops inputs of failed jobs while others need the room, or are about to.
+    pub(super) fn drop_retained(&mut self) {
+        while !self.retained.order.is_empty() {
+            let next = self.retained.next_to_go(Short {
+                room: self.lacks_room(),
+                requests: (self.payloads.held.input_bytes(), self.config.payload_bytes_max),
+                durable: self.log.is_durable(),
+            });
+            let Some(job) = next else { break };
             self.retained.dropping = Some(job);
             self.broker.handle(self.now, Event::DropInputs { job });
+            if self.log.trouble().is_some() && !self.broker.is_to_run_again(job) {
+                // The log may need the very room to take the record. If the leader ends before it
+                // does, the next one finds that the files are gone.
+                self.retained.remove(job);
+                self.forget_inputs(job);
+            }
             self.act_once();
         }
+    }
+
+    /// Whether there is too little room for what others bring, or will be for the next of them.
+    fn lacks_room(&self) -> bool {
+        self.relay.is_nearly_full()
+            || self.relay.is_short()
+            || self.relay.too_many(0, 0, KnownBlobs::default()).is_some()
     }
 }
 
@@ -171,7 +199,8 @@ mod tests {
     }
 
     fn inputs(number: u64, request: u64, blob_bytes: u64) -> Inputs {
-        Inputs { job: id(number), request, blobs: usize::from(blob_bytes > 0), blob_bytes }
+        let blobs = KnownBlobs { count: usize::from(blob_bytes > 0), names_bytes: 3 };
+        Inputs { job: id(number), request, blobs, blob_bytes }
     }
 
     /// The order in which these go, one after the other.
@@ -225,6 +254,7 @@ mod tests {
         assert_eq!(retained.next_to_go(NO_ROOM), None);
         retained.remove(id(2));
         assert_eq!(order(&mut retained, NO_ROOM), [3, 1]);
-        assert!(retained.order.is_empty() && retained.at.is_empty() && retained.blobs == 0);
+        assert!(retained.order.is_empty() && retained.at.is_empty());
+        assert_eq!(retained.blobs(), KnownBlobs::default());
     }
 }

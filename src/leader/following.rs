@@ -83,7 +83,9 @@ impl Leader {
 
     /// Where a job stands, as far as its output is concerned.
     fn standing(&self, id: JobId) -> Standing {
-        let Some(job) = self.broker.state().job(id) else { return Standing::Unknown };
+        let Some(job) = self.broker.state().job(id) else {
+            return Standing::Unknown { why: self.broker.not_known(id).to_string() };
+        };
         if !job.children.is_empty() {
             return Standing::NoOutput { why: goes_to_all(job) };
         }

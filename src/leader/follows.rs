@@ -42,8 +42,8 @@ pub(super) struct FollowId {
 /// Where a job stands, as far as its output is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// No such job.
-    Unknown,
+    /// No such job, and why.
+    Unknown { why: String },
     /// It has no output of its own; the text says whose to follow.
     NoOutput { why: String },
     /// It waits for a worker.
@@ -330,7 +330,7 @@ impl Follows {
                     followed.ends_at = None;
                     self.due.remove(&(at, by));
                 }
-                Standing::Unknown
+                Standing::Unknown { .. }
                 | Standing::NoOutput { .. }
                 | Standing::Away { .. }
                 | Standing::Silent { .. }
@@ -339,12 +339,8 @@ impl Follows {
         }
         let stays = followed.stays;
         match standing {
-            Standing::Unknown => {
-                let text = format!(
-                    "job {} is unknown here: its result may have expired, or it was never submitted",
-                    followed.job
-                );
-                self.end(by, OutputSays::Refused, Reason::UNKNOWN, &text);
+            Standing::Unknown { why } => {
+                self.end(by, OutputSays::Refused, Reason::UNKNOWN, &why);
             }
             Standing::NoOutput { why } => self.end(by, OutputSays::Refused, Reason::INVALID, &why),
             Standing::Queued => {

@@ -378,7 +378,8 @@ fn what_is_not_to_stay_ends_where_the_job_stands() {
 #[test]
 fn a_job_that_is_unknown_has_ended_or_has_no_output_is_answered_at_once() {
     let mut scene = Scene::new();
-    let seen = scene.wanted(1, staying(), Standing::Unknown);
+    let why = "job 7 is unknown here".to_owned();
+    let seen = scene.wanted(1, staying(), Standing::Unknown { why });
     let [Seen::Sent(OutputSays::Refused, 0, 0, 0, text)] = &seen[..] else { panic!("{seen:?}") };
     assert!(text.contains("is unknown here"), "{text}");
     let no_output = Standing::NoOutput { why: "follow a child".into() };

@@ -8,21 +8,25 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+
 use super::gathered::children;
 use super::payloads::Input;
 use super::questions::QuestionEvent;
+use super::questions::answer_frames::cut;
 use super::{Asked, Leader};
 use crate::answers::ask;
 use crate::answers::{
     AttemptRow, ChildRow, Failure, InputFrom, InputRow, JobPage, JobRow, JobShown, JobState,
     LISTED_MAX, RequestShown, ResultShown, WaitedJob,
 };
-use crate::core::action::OperateError;
 use crate::core::ids::{JobId, Micros, ResultId, WorkerId};
 use crate::core::job::{EarlierAttempt, Ending, Job, Phase};
 use crate::core::record::AttemptEnd;
 use crate::model::{BlobRef, InputFile, JobRequest, JobResult, JsonModel, Source};
 use crate::store::replay::Key;
+use crate::summed::Summed;
+use crate::units::ByteSize;
 
 /// Jobs that one question for a list looks at. That takes the leader a few milliseconds.
 const JOBS_LOOKED_AT_MAX: usize = 10_000;
@@ -30,9 +34,22 @@ const JOBS_LOOKED_AT_MAX: usize = 10_000;
 /// Jobs of a page, unless the question says fewer.
 const PAGE_JOBS_MAX: usize = LISTED_MAX;
 
+/// Bytes of the texts of a page. The last row may go beyond.
+const PAGE_TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// States that a question for a list names, each perhaps twice.
+const STATES_ASKED_MAX: usize = 16;
+
+/// Bytes of another text that it names.
+const ASKED_TEXT_BYTES_MAX: usize = 65_535;
+
+/// Bytes of the lists of an answer about one job.
+const SHOWN_BYTES_MAX: usize = 256 << 10;
+
 impl Leader {
     /// A page of the jobs that a question is for.
     pub(super) fn job_ls(&self, question: &ask::JobLs) -> Result<JobPage, Failure> {
+        check_list(question)?;
         for state in &question.states {
             if let JobState::Unknown | JobState::Other(_) = state {
                 let known = JobState::NAMES.iter().filter(|name| **name != "unknown");
@@ -47,9 +64,12 @@ impl Leader {
         let limit = limit.unwrap_or(PAGE_JOBS_MAX).clamp(1, PAGE_JOBS_MAX);
         let since =
             question.since_ms.map(|ms| Micros(self.now.0.saturating_sub(ms.saturating_mul(1_000))));
-        let (mut page, mut last) = (JobPage::default(), None);
+        let (mut page, mut last, mut bytes) = (JobPage::default(), None, 0);
         for (looked, job) in self.broker.state().newest(question.after).enumerate() {
-            if page.jobs.len() == limit || looked == JOBS_LOOKED_AT_MAX {
+            if page.jobs.len() == limit
+                || looked == JOBS_LOOKED_AT_MAX
+                || bytes >= PAGE_TEXT_BYTES_MAX
+            {
                 page.next = last;
                 break;
             }
@@ -61,7 +81,9 @@ impl Leader {
                 break;
             }
             if is_meant(question, job) {
-                page.jobs.push(self.job_row(job));
+                let row = self.job_row(job);
+                bytes += text_bytes(&row);
+                page.jobs.push(row);
             }
         }
         Ok(page)
@@ -82,8 +104,8 @@ impl Leader {
         JobRow {
             job_id: job.id().to_string(),
             seq: job.seq,
-            client_id: job.submission.client.to_string(),
-            exec: job.submission.exec.to_string(),
+            client_id: cut(&job.submission.client.0),
+            exec: cut(&job.submission.exec),
             tag: job.submission.tag.as_ref().map(ToString::to_string),
             state: state_of(job),
             uploading: job.is_announced() && !job.has_ended(),
@@ -107,7 +129,7 @@ impl Leader {
     /// What a worker calls itself, if it is known.
     fn name_of_worker(&self, worker: WorkerId) -> Option<String> {
         let name = self.broker.worker(worker)?.name.to_string();
-        Some(name).filter(|name| !name.is_empty())
+        Some(cut(&name)).filter(|name| !name.is_empty())
     }
 
     /// The payloads that an answer about one job is made of: its request and its result, if they
@@ -121,9 +143,9 @@ impl Leader {
     /// All about one job. Its payloads are in memory, or are lost.
     pub(super) fn job_show(&self, id: JobId) -> Result<JobShown, Failure> {
         let state = self.broker.state();
-        let job = state.job(id).ok_or(OperateError::Unknown { job: id })?;
+        let job = state.job(id).ok_or_else(|| self.broker.not_known(id))?;
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
-        let request = self.payloads.held.input(owner);
+        let request = self.payloads.held.input(owner).filter(|input| input.payload.is_sound());
         let child = |child: &Job| {
             let worker = child.child_of.map(|(_, worker)| worker);
             ChildRow {
@@ -133,9 +155,9 @@ impl Leader {
                 state: state_of(child),
             }
         };
-        Ok(JobShown {
+        let mut shown = JobShown {
             job: self.job_row(job),
-            key: job.submission.key.as_str().to_owned(),
+            key: cut(job.submission.key.as_str()),
             to_all: job.submission.to_all,
             waits: self.explain(id)?.waits,
             why: why_ended(job),
@@ -147,7 +169,10 @@ impl Leader {
             attempts: self.attempts_of(job),
             children: children(&self.broker, job).take(LISTED_MAX).map(child).collect(),
             result: job.returned().map(|(_, result)| self.result_shown(result)),
-        })
+            left_out: None,
+        };
+        fit(&mut shown);
+        Ok(shown)
     }
 
     /// The attempts of a job: those of earlier runs, those of this run that ended without a result,
@@ -224,9 +249,10 @@ impl Leader {
     }
 
     fn result_shown(&self, result: ResultId) -> ResultShown {
-        let Some(payload) = self.payloads.held.result(result) else {
+        let payload = self.payloads.held.result(result).filter(Summed::is_sound);
+        let Some(payload) = payload else {
             let why = self.payloads.held.why_lost(Key::Result(result));
-            let lost = Some(why.unwrap_or("it is no longer held").to_owned());
+            let lost = Some(why.unwrap_or("the leader cannot read it at present").to_owned());
             return ResultShown { status: "LOST".to_owned(), lost, ..ResultShown::default() };
         };
         let Ok(result) = JobResult::parse(&payload) else {
@@ -262,7 +288,9 @@ impl Leader {
             if self.broker.has_yet_to_end(id) {
                 left.insert(id);
             } else {
-                ended.push(WaitedJob { job_id: id.to_string(), state: self.state_of_job(id) });
+                let why = self.broker.why_forgotten(id).map(|why| why.text().to_owned());
+                let state = self.state_of_job(id);
+                ended.push(WaitedJob { job_id: id.to_string(), state, why });
             }
         }
         self.questions(QuestionEvent::JobsStand { by, any: question.any, ended, left });
@@ -328,6 +356,79 @@ fn is_of(client: &str, id: &str) -> bool {
     more.is_some_and(|more| more.is_empty() || more.starts_with('/'))
 }
 
+/// What a question for a list names, and is not too much.
+fn check_list(question: &ask::JobLs) -> Result<(), Failure> {
+    let states = question.states.len();
+    if states > STATES_ASKED_MAX {
+        return Err(format!(
+            "the question names {states} states; the limit is {STATES_ASKED_MAX}: name each once, \
+             or none for all"
+        )
+        .into());
+    }
+    for (what, text) in
+        [("client", &question.client), ("exec", &question.exec), ("tag", &question.tag)]
+    {
+        let bytes = text.as_ref().map_or(0, String::len);
+        if bytes > ASKED_TEXT_BYTES_MAX {
+            return Err(format!(
+                "the \"{what}\" of the question has {bytes} bytes; the limit is \
+                 {ASKED_TEXT_BYTES_MAX}: ask for less, and filter the rows"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the texts of a row that peers choose.
+fn text_bytes(row: &JobRow) -> usize {
+    let names = [&row.tag, &row.worker_name];
+    let names = names.into_iter().flatten().map(String::len).sum::<usize>();
+    row.client_id.len() + row.exec.len() + names
+}
+
+/// Leaves out of an answer about one job what would make it too long: its newest attempts come
+/// first, then its children, its arguments and its inputs.
+fn fit(shown: &mut JobShown) {
+    let (mut room, mut left_out) = (SHOWN_BYTES_MAX, Vec::new());
+    shown.attempts.reverse();
+    let mut note = |(count, one, many)| match count {
+        0 => {}
+        1 => left_out.push(format!("1 {one}")),
+        count => left_out.push(format!("{count} {many}")),
+    };
+    note((keep(&mut shown.attempts, &mut room), "attempt", "attempts"));
+    shown.attempts.reverse();
+    note((keep(&mut shown.children, &mut room), "part", "parts"));
+    if let Some(request) = &mut shown.request {
+        request.args.iter_mut().for_each(|arg| *arg = cut(arg));
+        note((keep(&mut request.args, &mut room), "argument", "arguments"));
+        note((keep(&mut request.inputs, &mut room), "input", "inputs"));
+    }
+    if !left_out.is_empty() {
+        shown.left_out = Some(format!(
+            "not shown, as an answer has at most {}: {}",
+            ByteSize(SHOWN_BYTES_MAX as u64),
+            left_out.join(", ")
+        ));
+    }
+}
+
+/// Keeps as much of a list as there is room for; says how many items are left out.
+fn keep<T: Serialize>(items: &mut Vec<T>, room: &mut usize) -> usize {
+    let all = items.len();
+    let fits = items.iter().take_while(|item| {
+        let bytes = serde_json::to_string(item).map_or(usize::MAX, |json| json.len() + 1);
+        let left = room.checked_sub(bytes);
+        *room = left.unwrap_or(0);
+        left.is_some()
+    });
+    let kept = fits.count();
+    items.truncate(kept);
+    all - kept
+}
+
 fn request_shown(request: &JobRequest) -> RequestShown {
     let input = |file: &InputFile| {
         let (from, size) = match file.source() {
@@ -339,7 +440,8 @@ fn request_shown(request: &JobRequest) -> RequestShown {
             Source::Nothing => (InputFrom::Nothing, None),
         };
         let cache_id = file.cache_id.clone().filter(|id| !id.is_empty());
-        InputRow { name: file.name.clone(), from, size, cache_id }
+        let cache_id = cache_id.as_deref().map(cut);
+        InputRow { name: cut(&file.name), from, size, cache_id }
     };
     RequestShown {
         args: request.args.iter().take(LISTED_MAX).cloned().collect(),
@@ -366,6 +468,70 @@ mod tests {
         ] {
             assert_eq!(is_of("ann@host-1", id), is_so, "{id}");
         }
+    }
+
+    #[test]
+    fn a_question_for_a_list_names_so_much_and_no_more() {
+        let states = |count| vec![JobState::Done; count];
+        let question = |states, text: usize| ask::JobLs {
+            states,
+            exec: Some("x".repeat(text)),
+            client: None,
+            tag: None,
+            since_ms: None,
+            limit: None,
+            after: None,
+        };
+        assert!(check_list(&question(states(STATES_ASKED_MAX), ASKED_TEXT_BYTES_MAX)).is_ok());
+        let many = check_list(&question(states(STATES_ASKED_MAX + 1), 0)).unwrap_err().error;
+        assert!(many.contains("names 17 states; the limit is 16"), "{many}");
+        let long = check_list(&question(states(0), ASKED_TEXT_BYTES_MAX + 1)).unwrap_err().error;
+        assert!(long.contains("\"exec\"") && long.contains("65536 bytes; the limit"), "{long}");
+    }
+
+    #[test]
+    fn an_answer_about_one_job_is_cut_and_says_what_is_left_out() {
+        let attempt = |number| AttemptRow { attempt: number, ..AttemptRow::default() };
+        let child = ChildRow { worker_name: Some("w".repeat(900)), ..ChildRow::default() };
+        let small = JobShown {
+            attempts: (1..=3).map(attempt).collect(),
+            children: vec![child.clone(); 2],
+            request: Some(RequestShown { args: vec!["x".to_owned()], ..RequestShown::default() }),
+            ..JobShown::default()
+        };
+        let mut same = small.clone();
+        fit(&mut same);
+        assert_eq!(same, small);
+
+        let row = InputRow { name: "n".repeat(1_000), ..InputRow::default() };
+        let request = RequestShown {
+            args: vec!["a".repeat(100_000); 100],
+            args_count: 100,
+            inputs: vec![row; 1_000],
+            inputs_count: 1_000,
+            ..RequestShown::default()
+        };
+        let mut large =
+            JobShown { children: vec![child; 100], request: Some(request), ..small.clone() };
+        fit(&mut large);
+        let json = serde_json::to_string(&large).unwrap();
+        assert!((200_000..300_000).contains(&json.len()), "{}", json.len());
+        let request = large.request.as_ref().unwrap();
+        assert_eq!((large.attempts.len(), large.children.len(), request.args.len()), (3, 100, 100));
+        assert!(request.args[0].contains("… (100000 bytes)"));
+        let left_out = 1_000 - request.inputs.len();
+        let said = large.left_out.unwrap();
+        assert!(
+            said.contains("256 KiB") && said.contains(&format!(": {left_out} inputs")),
+            "{said}"
+        );
+
+        // The newest attempts stay.
+        let long = |number| AttemptRow { why: "y".repeat(9_000), ..attempt(number) };
+        let mut many = JobShown { attempts: (1..=64).map(long).collect(), ..JobShown::default() };
+        fit(&mut many);
+        assert_eq!(many.attempts.last().unwrap().attempt, 64);
+        assert!(many.attempts.len() < 40 && many.left_out.unwrap().ends_with("attempts"));
     }
 
     #[test]

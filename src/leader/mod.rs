@@ -57,6 +57,7 @@ mod request;
 mod retention;
 mod staging;
 mod stand_in;
+mod status_lists;
 mod submit;
 mod tasks;
 mod transfers;

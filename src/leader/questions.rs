@@ -5,7 +5,7 @@
 //! sees no session, broker or blob. [`QuestionAction::Look`] asks the part of the leader with the
 //! data, which replies with [`QuestionEvent::Answered`], now or later.
 
-mod answer_frames;
+pub(super) mod answer_frames;
 mod job_waits;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -310,6 +310,7 @@ impl Questions {
                 self.answer(by, Err(text.into()));
             }
             question @ (Question::Status(_)
+            | Question::StatusPage(_)
             | Question::GetResult(_)
             | Question::JobLs(_)
             | Question::JobShow(_)
@@ -452,9 +453,9 @@ fn named(name: String) -> Option<Arc<str>> {
 impl From<OperateError> for Failure {
     fn from(error: OperateError) -> Self {
         match error {
-            OperateError::Unknown { .. } | OperateError::NotDead { .. } => {
-                Failure::not_found(error.to_string())
-            }
+            OperateError::Unknown { .. }
+            | OperateError::Forgotten { .. }
+            | OperateError::NotDead { .. } => Failure::not_found(error.to_string()),
             OperateError::Ended { .. }
             | OperateError::Part { .. }
             | OperateError::NotAgain { .. } => error.to_string().into(),
@@ -616,7 +617,8 @@ mod tests {
     fn a_question_for_the_ends_of_jobs_is_answered_at_once_or_held_open_until_they_have_ended() {
         let mut questions = Questions::new(true);
         let (by, other) = (asked(1, "job.wait", 1), JobId(Uuid::from_u128(8)));
-        let row = |job: JobId| WaitedJob { job_id: job.to_string(), state: JobState::Done };
+        let row =
+            |job: JobId| WaitedJob { job_id: job.to_string(), state: JobState::Done, why: None };
         let look = |by: &Asked, any| QuestionAction::Look {
             by: by.clone(),
             question: Question::JobWait(ask::JobWait { job_ids: vec![JOB], any }),

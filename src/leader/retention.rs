@@ -190,7 +190,7 @@ impl Leader {
             self.forget_orphans();
         }
         // The inputs of failed jobs go before any result does.
-        self.drop_retained(refuses_jobs);
+        self.drop_retained();
         loop {
             // Until that is committed nothing is gained by forgetting more.
             let state = self.broker.state();

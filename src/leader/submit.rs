@@ -23,6 +23,7 @@ use crate::core::ids::{CacheId, ConnId, JobId, WorkerId};
 use crate::core::job::Job;
 use crate::core::payload::FileNames;
 use crate::model::{JobRequest, JobResult, JobStatus, JsonModel};
+use crate::store::replay::Key;
 use crate::summed::Summed;
 
 pub(super) fn standing_on_the_wire(standing: Standing) -> message::Standing {
@@ -159,7 +160,7 @@ impl Leader {
             let text = format!("{trouble}; submit the job again when there is room");
             return Some(RefusalText::numbers(Reason::DISK_FULL, bytes as u64, 0, text));
         }
-        if let Some(short) = self.relay.no_room_for_jobs(bytes as u64) {
+        if let Some(short) = self.relay.no_room_for_jobs(bytes as u64, self.retained.blob_bytes()) {
             // It may have changed since.
             self.relay.measure();
             let text = format!("{short}; free some space there, and submit the job again");
@@ -200,7 +201,13 @@ impl Leader {
         }
         let owner = job.child_of.map_or(id, |(parent, _)| parent);
         let Some(Input { payload, from_ours }) = self.payloads.held.input(owner) else {
-            warn!(job = %id, "the payload of a job is no longer held; its lease will expire");
+            match self.payloads.held.why_lost(Key::Input(owner)) {
+                Some(why) => {
+                    let why = format!("the leader cannot read it back: {why}").into();
+                    self.broker.handle(self.now, Event::InputsFailed { job: owner, why });
+                }
+                None => warn!(job = %id, "the payload of a job is no longer held"),
+            }
             return None;
         };
         let is_classic = self.peers.get(conn).is_some_and(|session| !session.is_announced());

@@ -68,6 +68,11 @@ impl HeldBack {
         }
     }
 
+    /// Whether a job has yet to be sent to some worker.
+    fn is_to_be_sent(&self, job: JobId) -> bool {
+        self.0.keys().any(|(held_back, ..)| *held_back == job)
+    }
+
     /// The job was sent, or will not be.
     fn end(&mut self, job: JobId, conn: ConnId, attempt: Attempt) -> Vec<WorkerOrder> {
         self.0.remove(&(job, conn, attempt)).unwrap_or_default()
@@ -156,6 +161,11 @@ impl Leader {
     /// Carries a task out when its payloads are here.
     pub(super) fn when_here(&mut self, turn: Turn) {
         let keys = self.payloads_of(&turn.task);
+        if let Task::Answer { by, .. } = &turn.task
+            && by.verb == ask::JobShow::VERB
+        {
+            return self.payloads.want_to_show(keys, turn);
+        }
         // Several become one, in JSON of our own writing.
         let ends_here = keys.len() > 1 || self.ends_checksum(&turn.task);
         self.payloads.want(keys, ends_here, turn);
@@ -298,13 +308,24 @@ impl Leader {
                 PayloadAction::Ready(turn) => self.carry_out(turn),
                 PayloadAction::Lost { key, why } => {
                     error!(?key, "a payload cannot be read back: {why}");
-                    if let Key::Input(job) = key {
+                    // A worker that has the job has its payload, too. Should it be lost, the next
+                    // assignment finds out.
+                    if let Key::Input(job) = key
+                        && !self.is_with_worker(job)
+                    {
                         let why = format!("the leader cannot read it back: {why}").into();
                         self.broker.handle(self.now, Event::InputsFailed { job, why });
                     }
                 }
             }
         }
+    }
+
+    /// Whether a worker was sent a job.
+    fn is_with_worker(&self, id: JobId) -> bool {
+        let job = self.broker.state().job(id);
+        job.is_some_and(|job| matches!(job.phase, Phase::Leased { .. }))
+            && !self.held_back.is_to_be_sent(id)
     }
 
     /// Whether nobody behind the leader can compare a payload with the checksum it came with: what

@@ -266,7 +266,8 @@ impl Leader {
             return Err(RefusalText::too_large(bytes, room, text));
         }
         let names_bytes = plans.iter().map(|(_, name, _, _)| name.len()).sum();
-        if let Some(too_many) = self.relay.too_many(plans.len(), names_bytes) {
+        if let Some(too_many) = self.relay.too_many(plans.len(), names_bytes, self.retained.blobs())
+        {
             return Err(too_many.into());
         }
         for (id, name, size, plan) in plans {

@@ -15,11 +15,12 @@ use chunking::{ChunkHead, EncodeError, FrameError, Generation, Head, InboundLimi
 use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use super::resolve::look_up;
 use crate::wire::{
     Dead, InChunk, Inlet, LOOKS_PER_STALL, Pace, Part, Pool, Pulse, Signs, Speed, Step, Tuning,
     WRITE_STALL_TIMEOUT, frame_window, is_loopback, limit_unsent, read_some, tune, unacknowledged,
@@ -136,12 +137,13 @@ impl OutFrame {
 
 /// Connects to a leader.
 pub async fn connect(
-    addr: impl ToSocketAddrs + ToString,
+    addr: impl ToString,
     tuning: &Tuning,
 ) -> Result<(LinkReader, LinkWriter), LinkError> {
     let name = addr.to_string();
     let refused = |source| LinkError::Connect { addr: name.clone(), source };
-    let stream = TcpStream::connect(addr).await.map_err(refused)?;
+    let found = look_up(&name).await.map_err(refused)?;
+    let stream = TcpStream::connect(found.as_slice()).await.map_err(refused)?;
     tune(&stream, tuning).map_err(refused)?;
     let loopback = is_loopback(&stream);
     // It lives as long as the half that writes, which cannot be asked while somebody writes.

@@ -8,6 +8,7 @@ mod address;
 mod awaited;
 mod link;
 mod probe;
+mod resolve;
 mod route;
 mod uplink;
 
@@ -16,6 +17,7 @@ pub use awaited::PROBE_BACKOFF;
 pub(crate) use awaited::{Patience, silent};
 pub use link::{InFrame, Item, LinkError, LinkReader, LinkWriter, OutFrame, connect};
 pub use probe::PROBE_CLIENT_ID;
+pub use resolve::{is_unknown_host, look_up};
 pub use route::REDIRECTS_MAX;
 pub use uplink::BACKLOG_BYTES_MAX;
 pub(crate) use uplink::{News, OwnSigns, Settings, Uplink};

@@ -33,6 +33,8 @@ pub enum Kind {
     Metadata,
     /// What is known of a blob: its bitmap and checksums.
     Map,
+    /// Records of a member of a cluster that are not committed, and its votes.
+    Tail,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             Kind::Snapshot => [0xB6, 0x38, 0x0F, 0xC9],
             Kind::Metadata => [0x5A, 0x6E, 0xA0, 0x12],
             Kind::Map => [0x7C, 0x4D, 0x41, 0x50],
+            Kind::Tail => [0x3D, 0x74, 0x61, 0x69],
         }
     }
 
@@ -52,6 +55,7 @@ impl Kind {
             Kind::Snapshot => "snapshot",
             Kind::Metadata => "metadata",
             Kind::Map => "blob map",
+            Kind::Tail => "tail",
         }
     }
 }
@@ -155,6 +159,44 @@ pub enum StoreError {
         /// The log's last.
         log: u64,
     },
+    /// A leader on its own is started on the directory of a member.
+    #[error(
+        "{root} belongs to a member of a cluster ({file} is there), and this leader would be on its \
+         own: start it as that member, or give another --data"
+    )]
+    Member {
+        /// The data directory.
+        root: String,
+        /// By what that is known.
+        file: String,
+    },
+    /// A file of the tail is missing, and perhaps votes with it.
+    #[error(
+        "{file} is missing, and perhaps votes of this node with it; nothing was changed. If other \
+         members are up, replace this one with `heft cluster replace {node} HOST:PORT`; else \
+         restore all of {root} from a backup"
+    )]
+    MissingTail {
+        /// The data directory.
+        root: String,
+        file: String,
+        node: i32,
+    },
+    /// The same as `Damage`, in the directory of a member: it may have lost what it acknowledged.
+    #[error(
+        "{file} is damaged at offset {offset}: {what}; nothing was changed. Check it with \
+         `heft-tools log verify {root}`. If other members are up, replace this one with `heft \
+         cluster replace {node} HOST:PORT`; else restore all of {root} from a backup"
+    )]
+    MemberDamage {
+        file: String,
+        offset: u64,
+        /// What is wrong.
+        what: String,
+        /// The data directory.
+        root: String,
+        node: i32,
+    },
 }
 
 impl StoreError {
@@ -162,6 +204,14 @@ impl StoreError {
     pub fn io(doing: &'static str, disk: &dyn Disk, path: &str, error: io::Error) -> Self {
         let hint = hint(&error);
         StoreError::Io { doing, file: full(disk, path), error, hint }
+    }
+
+    /// The same error, for a member of a cluster: it is replaced, as a backup would bring back votes
+    /// of before.
+    #[must_use]
+    pub fn of_member(self, node: i32) -> Self {
+        let StoreError::Damage { file, offset, what, root } = self else { return self };
+        StoreError::MemberDamage { file, offset, what, root, node }
     }
 
     pub fn damage(disk: &dyn Disk, path: &str, offset: u64, what: impl Into<String>) -> Self {

@@ -12,8 +12,10 @@ use super::format::{Owner, Place, StoreError};
 use super::log::{Append, Log, Rotated};
 use super::replay::{Key, unneeded};
 use super::snapshot::{self, Report};
+use super::tail::{TAIL_BYTES_MAX, TailWrite, Writer};
 use crate::core::Record;
 use crate::core::ids::Index;
+use crate::units::ByteSize;
 
 /// Finished segments after which a snapshot is made.
 const SNAPSHOT_SEGMENTS: u64 = 4;
@@ -44,6 +46,13 @@ pub enum LogOp {
     /// Remove what nothing needs any more, now that the payloads that moved are known to have
     /// moved.
     Cut,
+    /// Write a vote and records of a member of a cluster that are not committed. The first makes
+    /// the tail.
+    Tail {
+        /// What is told when it is on the disk. It rises.
+        number: u64,
+        write: TailWrite,
+    },
 }
 
 /// What came of it.
@@ -55,6 +64,12 @@ pub enum LogDone {
         synced: Option<Index>,
         /// Where their payloads lie.
         places: Vec<(Index, Place)>,
+        /// What it took.
+        cost: Cost,
+    },
+    /// The tail has everything on the disk up to this number.
+    TailSafe {
+        number: u64,
         /// What it took.
         cost: Cost,
     },
@@ -83,6 +98,39 @@ pub struct Cost {
     pub sync_us: u64,
 }
 
+/// The tail, and what waits for it.
+#[derive(Debug)]
+struct TailState {
+    /// None before the first write, and on a leader on its own.
+    writer: Option<Writer>,
+    /// Each with the last record that was committed when it came.
+    waiting: Vec<(Index, TailWrite)>,
+    /// The number of the last that waits.
+    number: u64,
+    /// Bytes that it may have.
+    bytes_max: u64,
+    /// Whether it takes nothing for now.
+    stuck: bool,
+    /// Whether there was no room for a new file.
+    no_file: bool,
+    /// Whether an obsolete file could not be removed.
+    left_over: bool,
+}
+
+impl TailState {
+    fn new() -> Self {
+        TailState {
+            writer: None,
+            waiting: Vec::new(),
+            number: 0,
+            bytes_max: TAIL_BYTES_MAX,
+            stuck: false,
+            no_file: false,
+            left_over: false,
+        }
+    }
+}
+
 /// The log, and what waits for it.
 #[derive(Debug)]
 pub struct Journal {
@@ -92,6 +140,7 @@ pub struct Journal {
     waiting: Vec<Append>,
     wants_sync: bool,
     stuck: bool,
+    tail: TailState,
     /// Whether there was no room for a new segment.
     no_segment: bool,
     failed: bool,
@@ -122,12 +171,23 @@ impl Journal {
             waiting,
             wants_sync: false,
             stuck: false,
+            tail: TailState::new(),
             no_segment: false,
             failed: false,
             finished,
             snapping: false,
             snapshot,
         }
+    }
+
+    /// Goes on with the tail of a member of a cluster.
+    pub(super) fn with_tail(&mut self, writer: Writer) {
+        self.tail.writer = Some(writer);
+    }
+
+    /// Lets the tail have so many bytes, in place of [`TAIL_BYTES_MAX`].
+    pub fn limit_tail(&mut self, bytes: u64) {
+        self.tail.bytes_max = bytes;
     }
 
     /// Reads a payload at once.
@@ -137,7 +197,7 @@ impl Journal {
 
     /// Whether what waits is to be tried again after a while.
     pub fn is_stuck(&self) -> bool {
-        self.stuck
+        self.stuck || self.tail.stuck
     }
 
     /// Does what there is to do. `clock` gives microseconds since anything.
@@ -155,13 +215,26 @@ impl Journal {
                 }
                 LogOp::Read { key, place } => reads.push((key, place)),
                 LogOp::Cut => cut = true,
+                LogOp::Tail { number, write } => {
+                    let last = self.waiting.last().map(|append| append.index);
+                    let committed = last.unwrap_or(Index(self.log.next().saturating_sub(1)));
+                    self.tail.waiting.push((committed, write));
+                    self.tail.number = number;
+                }
             }
         }
         if self.failed {
             return done;
         }
-        if !self.waiting.is_empty() {
+        // Before the log: what is committed meanwhile may be in both.
+        if !self.tail.waiting.is_empty() {
+            self.write_tail(clock, &mut done);
+        }
+        if !self.failed && !self.waiting.is_empty() {
             self.write(clock, &mut done);
+        }
+        if !self.failed {
+            self.trim_tail(&mut done);
         }
         for (key, place) in reads {
             let result = self.log.read(&place).map(Bytes::from).map_err(|error| error.to_string());
@@ -179,7 +252,9 @@ impl Journal {
             Ok(places) => places,
             Err(error) if is_full(&error) => {
                 // Told once: it is tried again with all that comes.
-                if !std::mem::replace(&mut self.stuck, true) {
+                let is_told = self.is_stuck();
+                self.stuck = true;
+                if !is_told {
                     done.push(LogDone::Trouble(Some(self.explain(&error))));
                 }
                 return;
@@ -188,7 +263,7 @@ impl Journal {
         };
         let bytes = self.log.segment_len().saturating_sub(before);
         let mut cost = Cost { records: self.waiting.len() as u64, bytes, ..Cost::default() };
-        if std::mem::take(&mut self.stuck) {
+        if std::mem::take(&mut self.stuck) && !self.tail.stuck {
             done.push(LogDone::Trouble(None));
         }
         let last = self.waiting.last().map(|append| append.index);
@@ -223,6 +298,106 @@ impl Journal {
         done.push(LogDone::Written { synced, places, cost });
     }
 
+    /// Writes votes and records that wait, in the order in which they came, and syncs once.
+    fn write_tail(&mut self, clock: &dyn Fn() -> u64, done: &mut Vec<LogDone>) {
+        let before = self.tail.writer.as_ref().map_or(0, Writer::bytes);
+        let more = self.tail.waiting.iter().map(|(_, write)| write.bytes()).sum::<u64>();
+        if before.saturating_add(more) > self.tail.bytes_max {
+            let limit = ByteSize(self.tail.bytes_max);
+            return self.tail_is_stuck(
+                format!(
+                    "the tail in {}/consensus would have more than {limit} of records that are not \
+                     committed: it goes on when a majority of the members is there",
+                    self.disk.root()
+                ),
+                done,
+            );
+        }
+        let began = clock();
+        match self.append_tail() {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                return self.tail_is_stuck(self.explain(&error), done);
+            }
+            Err(error) => return self.fail(&error, done),
+        }
+        let synced = match &mut self.tail.writer {
+            Some(writer) => writer.sync().and_then(|()| writer.rotate()),
+            None => Ok(Rotated::No),
+        };
+        match synced {
+            Ok(Rotated::NoRoom(error)) => {
+                if !std::mem::replace(&mut self.tail.no_file, true) {
+                    tracing::warn!(
+                        "cannot begin a new file of the tail; continuing in the last one: {}",
+                        self.explain(&error)
+                    );
+                }
+            }
+            Ok(Rotated::Yes) => self.tail.no_file = false,
+            Ok(Rotated::No) => {}
+            Err(error) => return self.fail(&error, done),
+        }
+        let sync_us = clock().saturating_sub(began);
+        let after = self.tail.writer.as_mut().map_or(0, |writer| {
+            writer.look_ahead();
+            writer.bytes()
+        });
+        let records = self.tail.waiting.drain(..).filter_map(|(_, write)| write.records);
+        let records = records.map(|records| records.records.len() as u64).sum();
+        let cost = Cost { records, bytes: after.saturating_sub(before), syncs: 1, sync_us };
+        if std::mem::take(&mut self.tail.stuck) && !self.stuck {
+            done.push(LogDone::Trouble(None));
+        }
+        done.push(LogDone::TailSafe { number: self.tail.number, cost });
+    }
+
+    fn append_tail(&mut self) -> io::Result<()> {
+        let TailState { writer, waiting, .. } = &mut self.tail;
+        let writer = match writer {
+            Some(writer) => writer,
+            None => writer.insert(Writer::begin(
+                self.disk.clone(),
+                self.owner,
+                self.log.segment_bytes(),
+            )?),
+        };
+        writer.append(waiting.iter().map(|(committed, write)| (*committed, write)))
+    }
+
+    fn tail_is_stuck(&mut self, why: String, done: &mut Vec<LogDone>) {
+        let is_told = self.is_stuck();
+        self.tail.stuck = true;
+        // Told once: it is tried again with all that comes.
+        if !is_told {
+            done.push(LogDone::Trouble(Some(why)));
+        }
+    }
+
+    /// Removes files of the tail of which the log has everything, after it is synced.
+    fn trim_tail(&mut self, done: &mut Vec<LogDone>) {
+        let committed = Index(self.log.next().saturating_sub(1));
+        let Some(writer) = self.tail.writer.as_mut().filter(|tail| tail.is_obsolete(committed))
+        else {
+            return;
+        };
+        if let Err(error) = self.log.sync() {
+            return self.fail(&error, done);
+        }
+        match writer.trim(committed) {
+            Ok(files) => {
+                self.tail.left_over = false;
+                tracing::debug!(files, "removed files of the tail");
+            }
+            // It is tried again with all that comes.
+            Err(error) => {
+                if !std::mem::replace(&mut self.tail.left_over, true) {
+                    tracing::warn!("cannot remove a file of the tail: {error}");
+                }
+            }
+        }
+    }
+
     fn fail(&mut self, error: &io::Error, done: &mut Vec<LogDone>) {
         self.failed = true;
         done.push(LogDone::Failed(self.explain(error)));
@@ -235,8 +410,14 @@ impl Journal {
     /// Nothing waits: what was synced is noted in the file. Nobody waits for that, and if it cannot
     /// be written, the next record tells.
     pub fn rest(&mut self) {
-        if !self.failed && !self.stuck {
+        if self.failed {
+            return;
+        }
+        if !self.stuck {
             self.log.note_synced().ok();
+        }
+        if let Some(writer) = self.tail.writer.as_mut().filter(|_| !self.tail.stuck) {
+            writer.note_synced().ok();
         }
     }
 

@@ -21,16 +21,16 @@ const GROUP: [u8; 4] = *b"heft";
 
 /// Bytes before the records of a group: marker, length, checksum, first index, number of records,
 /// how far the file is synced.
-const GROUP_HEAD_BYTES: usize = 32;
+pub(super) const GROUP_HEAD_BYTES: usize = 32;
 
 /// In place of the number of records: the next segment goes on.
-const CONTINUED: u32 = u32::MAX;
+pub(super) const CONTINUED: u32 = u32::MAX;
 
 /// When a group has this many bytes, further records go to another group.
-const GROUP_BYTES: usize = 4 << 20;
+pub(super) const GROUP_BYTES: usize = 4 << 20;
 
 /// No group is longer: one record more than fits.
-const GROUP_BYTES_MAX: usize = 32 << 20;
+pub(super) const GROUP_BYTES_MAX: usize = 32 << 20;
 
 /// Space that is allocated in advance after the end of the log, so that these bytes can be written
 /// however full the disk becomes.
@@ -226,22 +226,7 @@ impl Log {
     /// Has the disk find room for what comes next. Where there is none now, it is asked again with
     /// the next records; nothing is lost by it.
     pub fn look_ahead(&mut self) {
-        let Some(known) = self.ahead.filter(|known| self.at + AHEAD_BYTES / 2 > *known) else {
-            return;
-        };
-        // A disk that is nearly full may have room for less.
-        for ahead in [self.at + AHEAD_BYTES, self.at + AHEAD_BYTES / 8]
-            .into_iter()
-            .filter(|ahead| *ahead > known)
-        {
-            match self.file.allocate_ahead(ahead) {
-                Ok(()) => return self.ahead = Some(ahead),
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    return self.ahead = None;
-                }
-                Err(_) => {}
-            }
-        }
+        look_ahead(&mut *self.file, &mut self.ahead, self.at);
     }
 
     fn seal_group(&self, group: &mut [u8], count: u32) -> io::Result<()> {
@@ -332,6 +317,11 @@ impl Log {
         }
     }
 
+    /// Bytes of a segment that is followed by another.
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
     /// The record that is written next.
     pub fn next(&self) -> u64 {
         self.next
@@ -402,7 +392,20 @@ fn new_segment(disk: &dyn Disk, owner: Owner, first: u64) -> io::Result<Box<dyn 
     make().inspect_err(|_| drop(disk.remove(&new)))
 }
 
-fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
+/// Has the disk find room for what comes behind `at` in a file. `ahead` says up to where it has.
+pub(super) fn look_ahead(file: &mut dyn DiskFile, ahead: &mut Option<u64>, at: u64) {
+    let Some(known) = ahead.filter(|known| at + AHEAD_BYTES / 2 > *known) else { return };
+    // A disk that is nearly full may have room for less.
+    for more in [at + AHEAD_BYTES, at + AHEAD_BYTES / 8].into_iter().filter(|more| *more > known) {
+        match file.allocate_ahead(more) {
+            Ok(()) => return *ahead = Some(more),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return *ahead = None,
+            Err(_) => {}
+        }
+    }
+}
+
+pub(super) fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(room) = bytes.get_mut(at..at + value.len()) {
         room.copy_from_slice(value);
     }
@@ -410,7 +413,7 @@ fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
 
 /// The checksum of a group: over its head and records, and over the segment it belongs to, so that
 /// it is good nowhere else.
-fn group_crc(owner: Owner, first: u64, group: &[u8]) -> u32 {
+pub(super) fn group_crc(owner: Owner, first: u64, group: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(owner.dir.as_bytes());
     crc.update(&first.to_be_bytes());
@@ -573,7 +576,7 @@ impl<'a> Segment<'a> {
         let failed = |error| StoreError::io("read", self.disk, &self.path, error);
         self.group.resize(GROUP_HEAD_BYTES, 0);
         read_exact(&*self.file, at, &mut self.group).map_err(failed)?;
-        let Some(head) = GroupHead::read(&self.group) else { return Ok(None) };
+        let Some(head) = GroupHead::read(GROUP, &self.group) else { return Ok(None) };
         let whole = GROUP_HEAD_BYTES + head.len;
         if head.len > GROUP_BYTES_MAX || at + whole as u64 > self.len || !is_wanted(&head) {
             return Ok(None);
@@ -652,23 +655,24 @@ impl<'a> Segment<'a> {
     }
 }
 
-struct GroupHead {
-    len: usize,
-    crc: u32,
-    first: u64,
-    count: u32,
-    synced: u64,
+/// What a group begins with, behind its marker.
+pub(super) struct GroupHead {
+    pub(super) len: usize,
+    pub(super) crc: u32,
+    pub(super) first: u64,
+    pub(super) count: u32,
+    pub(super) synced: u64,
 }
 
 impl GroupHead {
-    fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn read(expected: [u8; 4], bytes: &[u8]) -> Option<Self> {
         let (marker, rest) = bytes.split_first_chunk::<4>()?;
         let (len, rest) = rest.split_first_chunk::<4>()?;
         let (crc, rest) = rest.split_first_chunk::<4>()?;
         let (first, rest) = rest.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first_chunk::<4>()?;
         let (synced, _) = rest.split_first_chunk::<8>()?;
-        (*marker == GROUP).then_some(())?;
+        (*marker == expected).then_some(())?;
         Some(GroupHead {
             len: usize::try_from(u32::from_be_bytes(*len)).ok()?,
             crc: u32::from_be_bytes(*crc),

@@ -14,6 +14,7 @@ pub mod map;
 pub mod replay;
 pub mod snapshot;
 pub mod space;
+pub mod tail;
 pub mod verify;
 
 use std::collections::HashMap;
@@ -42,16 +43,71 @@ pub struct Opened {
     /// The requests of jobs that were announced and not taken: they name inputs that may not have
     /// come at all.
     pub requests: HashMap<JobId, Vec<u8>>,
+    /// Of a member of a cluster: its last vote, and its records that are not committed.
+    pub tail: Option<tail::read::Found>,
 }
 
 /// Opens the data directory of a node, or makes it: reads the newest good snapshot and the log
 /// behind it, cuts what was not finished, and says so. What is damaged is found before anything is
-/// changed.
+/// changed. The directory of a member of a cluster is refused.
 pub fn open(
     disk: &Arc<dyn Disk>,
     node: i32,
     new_dir: Uuid,
     segment_bytes: u64,
+) -> Result<Opened, StoreError> {
+    if let Some(number) = Files::list(&**disk)?.tails.first() {
+        return Err(of_a_member(&**disk, &tail::path(*number)));
+    }
+    let opened = open_any(disk, node, new_dir, segment_bytes, &mut |replay| match replay
+        .state
+        .cluster()
+        .members
+    {
+        Some(_) => Err(of_a_member(&**disk, &format!("{CONSENSUS}, with a record `members`"))),
+        None => Ok(None),
+    })?;
+    Ok(opened)
+}
+
+fn of_a_member(disk: &dyn Disk, path: &str) -> StoreError {
+    StoreError::Member { root: disk.root(), file: format::full(disk, path) }
+}
+
+/// The same for a node that is a member of a cluster, or becomes one: there may be a tail, and once
+/// the log has members there has to be one. The log is synced, and then the tail.
+pub fn open_member(
+    disk: &Arc<dyn Disk>,
+    node: i32,
+    new_dir: Uuid,
+    segment_bytes: u64,
+) -> Result<Opened, StoreError> {
+    let numbers = Files::list(&**disk)?.tails;
+    let opened = open_any(disk, node, new_dir, segment_bytes, &mut |replay| {
+        let owner = format::owner_for(&**disk, node)?;
+        let Some(owner) = owner.filter(|_| !numbers.is_empty()) else {
+            // A tail is there before the log has members.
+            return match replay.state.cluster().members {
+                Some(_) => Err(StoreError::MissingTail {
+                    root: disk.root(),
+                    file: format::full(&**disk, &tail::path(1)),
+                    node,
+                }),
+                None => Ok(None),
+            };
+        };
+        tail::read::read(&**disk, owner, &numbers, replay.index, &replay.terms).map(Some)
+    });
+    opened.map_err(|error| if numbers.is_empty() { error } else { error.of_member(node) })
+}
+
+/// `read_tail` looks for the tail that fits a log, before anything is changed.
+fn open_any(
+    disk: &Arc<dyn Disk>,
+    node: i32,
+    new_dir: Uuid,
+    segment_bytes: u64,
+    read_tail: &mut dyn FnMut(&Replay) -> Result<Option<tail::read::Found>, StoreError>,
 ) -> Result<Opened, StoreError> {
     let owner = match format::owner_for(&**disk, node)? {
         Some(owner) => owner,
@@ -71,6 +127,7 @@ pub fn open(
     let Some(tail) = tail else { return Err(format::missing(&**disk, 1, None)) };
     let requests = requests(&**disk, &replay)?;
     let (blobs, unfinished) = blobs::scan(&**disk, owner)?;
+    let found = read_tail(&replay)?;
 
     if tail.torn > 0 {
         let path = format::full(&**disk, &FileNo::log(tail.first).path());
@@ -87,8 +144,20 @@ pub fn open(
     // A previous run may have been killed before it could.
     disk.sync_dir(CONSENSUS).map_err(|error| StoreError::io("sync", &**disk, CONSENSUS, error))?;
     let finished = files.behind(snapshot.unwrap_or(0)).len().saturating_sub(1) as u64;
-    let journal = Journal::new(log, disk.clone(), owner, finished, snapshot.unwrap_or(0));
-    Ok(Opened { journal, replay, owner, blobs, requests })
+    let mut journal = Journal::new(log, disk.clone(), owner, finished, snapshot.unwrap_or(0));
+    if let Some(found) = &found {
+        for file in found.files.iter().filter(|file| file.torn > 0) {
+            let path = format::full(&**disk, &tail::path(file.number));
+            tracing::warn!(
+                bytes = file.torn,
+                "truncated {path} at offset {}: the rest was incomplete when this node ended, and \
+                 was never acknowledged",
+                file.at
+            );
+        }
+        journal.with_tail(tail::Writer::go_on(disk.clone(), owner, segment_bytes, found)?);
+    }
+    Ok(Opened { journal, replay, owner, blobs, requests, tail: found })
 }
 
 /// The requests of jobs that were announced and not taken.

@@ -12,6 +12,7 @@ use super::disk::Disk;
 use super::format::{CONSENSUS, FileNo, Kind, NEW, Owner, Place, StoreError, full, missing};
 use super::log::{Logged, Segment, Tail};
 use super::snapshot;
+use super::tail;
 use crate::core::Record;
 use crate::core::cluster::Terms;
 use crate::core::ids::{Index, JobId, Micros, ResultId};
@@ -136,6 +137,8 @@ pub struct Files {
     pub segments: Vec<u64>,
     /// The records after which snapshots were made.
     pub snapshots: Vec<u64>,
+    /// The numbers of the files of the tail.
+    pub tails: Vec<u64>,
     /// What was not finished.
     pub unfinished: Vec<String>,
 }
@@ -151,7 +154,7 @@ impl Files {
                 Some(file) if file.kind() == Kind::Snapshot => files.snapshots.push(file.number()),
                 Some(file) => files.segments.push(file.number()),
                 None if found.name.ends_with(NEW) => files.unfinished.push(found.name),
-                None => {}
+                None => files.tails.extend(tail::number_in(&found.name)),
             }
         }
         Ok(files)

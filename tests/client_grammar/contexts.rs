@@ -31,6 +31,43 @@ async fn as_json(home: &TempDir, name: &str, line: &str) -> Value {
     ended.json()
 }
 
+#[test]
+fn contexts_that_are_added_at_once_are_all_there() {
+    let home = TempDir::new();
+    let adding: Vec<_> = (0..12)
+        .map(|number| {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+            command.args(["context", "add", &format!("c{number}"), "-l", "127.0.0.1:5", "-q"]);
+            command.env("XDG_CONFIG_HOME", &home.0).env("HEFT_OUTPUT", "quiet").spawn().unwrap()
+        })
+        .collect();
+    for mut added in adding {
+        assert!(added.wait().unwrap().success());
+    }
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["context", "ls"]).env("XDG_CONFIG_HOME", &home.0).env("HEFT_OUTPUT", "json");
+    let listed: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(listed["contexts"].as_array().unwrap().len(), 12, "{listed}");
+    assert_eq!(std::fs::read_dir(home.join("heft")).unwrap().count(), 1, "and nothing beside it");
+}
+
+#[test]
+fn an_empty_variable_says_nothing() {
+    let home = TempDir::new();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["context", "ls"]).env("XDG_CONFIG_HOME", &home.0);
+    let ended = command.env("HEFT_OUTPUT", "").env("HEFT_LOG", "").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!((ended.status.code(), said.as_ref()), (Some(0), ""));
+    assert!(String::from_utf8_lossy(&ended.stdout).starts_with("no contexts in "));
+    // The worker gets as far as its programs.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_heft"));
+    command.args(["worker", "127.0.0.1", "1", "--exe-dir", "/nonexistent"]);
+    let ended = command.env("WORKER_MAX_PAR", "").env("WORKER_CPU_CAP", "").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(2) && said.contains("/nonexistent"), "{said}");
+}
+
 #[tokio::test]
 async fn the_address_is_that_of_the_first_who_names_one_and_an_error_says_who() {
     let home = TempDir::new();

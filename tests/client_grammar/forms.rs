@@ -5,7 +5,8 @@ use crate::command::{Ended, end, heft, until_closed};
 use crate::leader::{FakeLeader, ok};
 use crate::procs;
 use crate::schema::{faults, schema};
-use serde_json::Value;
+use chunking::message::AnswerStatus;
+use serde_json::{Value, json};
 
 /// A command as it was and as it is, without the leader's address in the new form, with the name
 /// of its schema. `@` is the leader.
@@ -31,11 +32,13 @@ const FORMS: [(&str, &str, &str); 18] = [
 ];
 
 /// The commands that have no older form.
-const NEW: [(&str, &str); 6] = [
+const NEW: [(&str, &str); 8] = [
     ("workers ls", "workers-ls"),
     ("workers show W", "workers-show"),
     ("clients ls", "clients-ls"),
+    ("clients show 64a91dac090e4e09a1efee864f42c2f4", "clients-show"),
     ("queue ls", "queue-ls"),
+    ("result ls", "result-ls"),
     ("submit calcA --client me", "submit"),
     ("job retry J", "job-retry"),
 ];
@@ -143,6 +146,41 @@ async fn a_list_is_a_row_on_each_line_as_jsonl_and_its_ids_as_quiet() {
         let quiet = run(&leader, line, &["-o", "quiet"], true).await;
         assert_eq!((quiet.code, quiet.out.as_str(), quiet.err.as_str()), (0, "", ""), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_list_is_asked_for_page_by_page_and_of_an_older_leader_in_its_status() {
+    let leader = FakeLeader::start().await;
+    let line = ["queue", "ls", "-l", &leader.address, "-o", "json"];
+    let row = |key: &str| json!({"key": key, "queued": 1});
+    let pages = async {
+        let mut peer = leader.welcome().await;
+        for (after, key, next) in [(json!(null), "a", json!("a")), (json!("a"), "b", json!(null))] {
+            let asked = peer.next().await;
+            let question = asked.question();
+            assert_eq!((asked.subject.as_str(), &question["after"]), ("status.page", &after));
+            assert_eq!(question["list"], "queues");
+            let page = json!({"queues": [row(key)], "next": next});
+            peer.answer(&asked, AnswerStatus::Whole, &page).await;
+        }
+        until_closed(peer).await;
+    };
+    let (ended, ()) = tokio::join!(end(heft(&line)), pages);
+    let all = json!({"queues": [row("a"), row("b")], "more": false});
+    assert_eq!((ended.code, ended.json()), (0, all), "{}", ended.err);
+    let older = async {
+        let mut peer = leader.welcome().await;
+        let asked = peer.next().await;
+        let text = "\"status.page\" is not a question this leader knows: ask one of status";
+        peer.answer(&asked, AnswerStatus::Error, &json!({"error": text})).await;
+        let asked = peer.next().await;
+        assert_eq!(asked.subject, "status");
+        peer.answer(&asked, AnswerStatus::Whole, &json!({"queues": [row("c")]})).await;
+        until_closed(peer).await;
+    };
+    let (ended, ()) = tokio::join!(end(heft(&line)), older);
+    let all = json!({"queues": [row("c")], "more": false});
+    assert_eq!((ended.code, ended.json()), (0, all), "{}", ended.err);
 }
 
 #[tokio::test]

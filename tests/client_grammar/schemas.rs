@@ -83,7 +83,9 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     let mut slow = Command::new(env!("CARGO_BIN_EXE_heft"));
     let slow = Proc::start("slow", slow.args(["submit", "slow", "-l", &addr, "-o", "json"]));
     eventually("it runs", || world.json(0, "status", &[])["jobs"]["running"] == 1);
-    world.json(0, "clients ls", &[]);
+    let clients = world.json(0, "clients ls", &[]);
+    let client = clients["clients"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(world.json(0, "clients show", &[&client])["in_flight"], 1);
     doomed.proc.kill();
     let (code, lines) = slow.finish();
     let dead: Value = serde_json::from_str(&lines[0]).unwrap();
@@ -98,6 +100,7 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     let mut queued = Proc::start("queued", queued.args(line));
     let id = queued.wait_for("its id", |line| Some(line.to_owned()));
     eventually("it waits", || world.json(0, "queue ls", &[])["queues"][0]["queued"] == 1);
+    assert_eq!(world.json(0, "queue show", &["calc"])["queued"], 1);
     assert_eq!(world.json(0, "explain", &[&id])["phase"], "queued");
     assert_eq!(world.json(0, "cancel", &[&id])["was"], "queued");
 
@@ -126,6 +129,8 @@ fn what_commands_print_at_a_real_leader_is_as_their_schemas_say() {
     world.json(0, "explain", &[job]);
     assert_eq!(world.json(0, "job show", &[job])["state"], "done");
     assert!(!world.json(0, "job ls", &[])["jobs"].as_array().unwrap().is_empty());
+    let results = world.json(0, "result ls", &["--exec", "calc"]);
+    assert!(results["jobs"].as_array().unwrap().iter().any(|row| row["job_id"] == job));
     assert_eq!(world.json(0, "job wait", &[job])["ok"], true);
     let printed = world.lines(0, "job logs", &[job, "--stdout"]);
     assert_eq!(printed[0]["text"], "hi\n");

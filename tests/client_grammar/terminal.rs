@@ -69,7 +69,7 @@ fn wordy(verb: &str) -> Value {
     let mut answer = answer_to(verb);
     let worker = "00000000-0000-0000-0000-000000000001";
     match verb {
-        "status" => {
+        "status" | "status.page" => {
             let row = &mut answer["workers"][0];
             row["name"] = json!("render-host-17.example");
             row["credit"] = json!(1024);

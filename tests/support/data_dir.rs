@@ -13,7 +13,7 @@ use chunking::message::{Open, OpenFlags, Purpose};
 use chunking::{ChunkHead, Codec, Digest, DigestKind};
 use heft::core::Record;
 use heft::core::event::Inputs;
-use heft::core::ids::{ConnId, JobId};
+use heft::core::ids::{ConnId, Index, JobId, Node, Term};
 use heft::core::state::State;
 use heft::store::blobs::{BlobFiles, DiskDone, DiskOp};
 use heft::store::disk::{DataDir, Disk};
@@ -21,6 +21,7 @@ use heft::store::format::Owner;
 use heft::store::journal::{Journal, LogDone, LogOp};
 use heft::store::log::Append;
 use heft::store::replay::Key;
+use heft::store::tail::{TailRecord, TailRecords, TailWrite, Vote};
 use heft::store::{self, Opened};
 use heft::wire::Pool;
 use uuid::Uuid;
@@ -86,6 +87,33 @@ pub fn make(path: &Path, comes_to_rest: bool) {
         journal.rest();
     }
     make_blobs(&disk, opened.owner);
+}
+
+/// The file of a tail, with votes, records, and some that are replaced.
+pub fn tail() -> Option<Vec<u8>> {
+    let data = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(DataDir::claim(data.path()).unwrap());
+    let mut opened = store::open_member(&disk, NODE, DIR, 64 << 20).unwrap();
+    let vote = |term, node| Some(Vote { term: Term(term), node });
+    let record = |term, record: &Record| {
+        let mut bytes = Vec::new();
+        store::codec::put_entry(record, None, &mut bytes);
+        TailRecord { term: Term(term), bytes: bytes.into() }
+    };
+    let begin = |term| record(term, &Record::Term { term: Term(term) });
+    let job = |term, number| record(term, &enqueue(number, 40).record);
+    let records = |first, records| Some(TailRecords { first: Index(first), records });
+    let writes = [
+        TailWrite { vote: vote(2, Some(Node(1))), records: None },
+        TailWrite { vote: None, records: records(1, vec![begin(2), job(2, 1), job(2, 2)]) },
+        TailWrite { vote: vote(4, None), records: records(2, vec![begin(4), job(4, 3)]) },
+    ];
+    let ops = (1..).zip(writes).map(|(number, write)| LogOp::Tail { number, write });
+    opened.journal.run(ops.collect::<Vec<_>>(), &|| 0);
+    opened.journal.rest();
+    tree_of(data.path(), "consensus")
+        .into_iter()
+        .find_map(|(name, bytes)| name.contains("tail-").then_some(bytes))
 }
 
 fn announce(number: u64) -> Append {
@@ -161,7 +189,7 @@ pub struct BlobView {
 /// Opens a directory and looks at everything.
 pub fn look(path: &Path) -> Result<View, String> {
     let (disk, opened) = open(path)?;
-    let Opened { mut journal, replay, owner, blobs, requests } = opened;
+    let Opened { mut journal, replay, owner, blobs, requests, .. } = opened;
     let mut payloads = BTreeMap::new();
     for (key, held) in replay.held() {
         payloads.insert(key, journal.read(&held.place).map_err(|error| error.to_string()));

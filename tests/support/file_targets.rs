@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use heft::core::cluster::Terms;
 use heft::core::ids::Index;
 use heft::store::codec::{Names, Reader, get_entry, get_job};
 use heft::store::disk::{Disk, DiskFile, Found, How};
@@ -15,6 +16,7 @@ use heft::store::log::Segment;
 use heft::store::map::Map;
 use heft::store::replay::Replay;
 use heft::store::snapshot;
+use heft::store::tail;
 use uuid::Uuid;
 
 /// A target and its name.
@@ -23,6 +25,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All of them.
 pub const ALL: &[Target] = &[
     ("segment", segment),
+    ("tail", tail),
     ("snapshot", read_snapshot),
     ("map", map),
     ("metadata", metadata),
@@ -118,9 +121,9 @@ fn crc_of(parts: &[&[u8]]) -> [u8; 4] {
 
 const FIRST: u64 = 1;
 
-/// The bytes as a segment of the log.
-pub fn segment(bytes: &[u8]) {
-    let mut right = with_header(bytes, Kind::Log, FIRST);
+/// The bytes with a header and groups that are right, as far as checksums tell.
+fn with_groups(bytes: &[u8], kind: Kind) -> Vec<u8> {
+    let mut right = with_header(bytes, kind, FIRST);
     let mut at = HEADER_BYTES;
     while let Some(len) = u32_at(&right, at + 4).filter(|len| at + 32 + len <= right.len()) {
         let end = at + 32 + len;
@@ -129,6 +132,30 @@ pub fn segment(bytes: &[u8]) {
         right[at + 8..at + 12].copy_from_slice(&crc);
         at = end;
     }
+    right
+}
+
+/// The bytes as a file of the tail, behind logs that end here and there.
+pub fn tail(bytes: &[u8]) {
+    let right = with_groups(bytes, Kind::Tail);
+    for (bytes, log_end) in [(bytes, 0), (&right, 0), (&right, 1), (&right, u64::MAX)] {
+        let disk = OneFile(bytes.into());
+        let (end, terms) = (Index(log_end), Terms::default());
+        let Ok(found) = tail::read::read(&disk, OWNER, &[FIRST], end, &terms) else { continue };
+        let tail::read::Found { vote, records, files, .. } = found;
+        assert_eq!(records.first, Index(log_end.saturating_add(1)));
+        let [file] = files[..] else { panic!("{files:?}") };
+        assert_eq!(file.at + file.torn, bytes.len() as u64);
+        let len: usize = records.records.iter().map(|record| record.bytes.len()).sum();
+        assert!(len <= bytes.len(), "they are in the file");
+        assert!(records.records.is_sorted_by_key(|record| record.term));
+        assert!(records.records.last().is_none_or(|last| last.term <= vote.term));
+    }
+}
+
+/// The bytes as a segment of the log.
+pub fn segment(bytes: &[u8]) {
+    let right = with_groups(bytes, Kind::Log);
     for bytes in [bytes, &right] {
         let disk = OneFile(bytes.into());
         let Ok(mut segment) = Segment::open(&disk, OWNER, FIRST) else { continue };

@@ -222,7 +222,8 @@ fn a_job_to_all_that_has_not_ended_everywhere_says_so_and_those_that_have_are_th
     let job = crate::world::job_of(&mut submit).to_string();
     eventually("one has ended", || {
         let (code, _, err) = heft(&["result", "get", &world.addr(), &job]);
-        assert_eq!(code, Some(1), "{err}");
+        // A submit prints its id before the leader has the job.
+        assert!(code == Some(1) || err.contains("is unknown here"), "{code:?}: {err}");
         err.contains("has not ended: 1 of its 2 workers have not")
     });
     std::fs::create_dir(&marker).unwrap();

@@ -53,7 +53,7 @@ impl Kept {
         let shared: Arc<dyn Disk> = disk.shared();
         let opened = store::open(&shared, 0, Uuid::from_u128(7), SEGMENT_BYTES)
             .map_err(|error| error.to_string())?;
-        let Opened { journal, replay, owner, blobs, requests } = opened;
+        let Opened { journal, replay, owner, blobs, requests, .. } = opened;
         let files = BlobFiles::durable(shared, owner, "0").map_err(|error| error.to_string())?;
         let files = files.keeping(config.relay.disk_reserve);
         let state = replay.state.clone();

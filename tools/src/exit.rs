@@ -89,6 +89,9 @@ impl From<StoreError> for Failure {
             | StoreError::OtherDirectory { .. }
             | StoreError::Damage { .. }
             | StoreError::MissingSegment { .. }
+            | StoreError::Member { .. }
+            | StoreError::MissingTail { .. }
+            | StoreError::MemberDamage { .. }
             | StoreError::SnapshotAhead { .. } => Failure::Damaged(error.to_string()),
         }
     }

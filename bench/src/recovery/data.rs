@@ -194,6 +194,7 @@ pub(super) fn add_blobs(data: &Path, bytes: u64) -> anyhow::Result<u64> {
             LogDone::Written { .. }
             | LogDone::Snapshot(_)
             | LogDone::Read { .. }
+            | LogDone::TailSafe { .. }
             | LogDone::Trouble(None) => {}
             LogDone::Trouble(Some(why)) | LogDone::Failed(why) => bail!(why),
         }

@@ -4,9 +4,14 @@
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 use uuid::Uuid;
 
@@ -16,6 +21,10 @@ use crate::peer::is_address;
 
 /// The longest file that is read.
 const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a command waits for another one that changes the file, and how often it looks.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest name of a context.
 const NAME_BYTES_MAX: usize = 64;
@@ -52,6 +61,18 @@ pub(crate) struct Contexts {
 impl Contexts {
     /// Reads the user's file. One that is not there has no contexts.
     pub(crate) fn read() -> Result<Contexts, Usage> {
+        Contexts::read_from(&Contexts::place()?)
+    }
+
+    /// Reads the file in order to change it. Nobody else changes it meanwhile.
+    pub(super) fn read_to_change() -> Result<(Contexts, Changing), Usage> {
+        let path = Contexts::place()?;
+        let changing = Changing::begin(&path)?;
+        Ok((Contexts::read_from(&path)?, changing))
+    }
+
+    /// Where the user's file is, or would be.
+    fn place() -> Result<PathBuf, Usage> {
         let home = || std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
         let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
         // A relative one is to be ignored, says the XDG Base Directory Specification.
@@ -62,7 +83,7 @@ impl Contexts {
                     .to_owned(),
             ));
         };
-        Contexts::read_from(&config.join("heft").join("config.toml"))
+        Ok(config.join("heft").join("config.toml"))
     }
 
     pub(in crate::cli) fn read_from(path: &Path) -> Result<Contexts, Usage> {
@@ -187,6 +208,42 @@ impl Contexts {
             fs::remove_file(&beside).ok();
             failed(error)
         })
+    }
+}
+
+/// Keeps other commands from changing the file of contexts until it is dropped. Whoever only reads
+/// it needs no lock: the file is replaced in one step.
+pub(in crate::cli) struct Changing {
+    _lock: OwnedFd,
+}
+
+impl Changing {
+    /// Waits for the command that changes the file now, if there is one. The lock is that of its
+    /// directory: the file itself is replaced.
+    pub(in crate::cli) fn begin(path: &Path) -> Result<Changing, Usage> {
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let failed = |error: io::Error| {
+            Usage(format!(
+                "cannot lock {}: {error}; check its rights, or name another directory with \
+                 XDG_CONFIG_HOME",
+                directory.display()
+            ))
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        let lock = OwnedFd::from(File::open(directory).map_err(failed)?);
+        let began = Instant::now();
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Changing { _lock: lock }),
+                Err(Errno::WOULDBLOCK) if began.elapsed() < LOCK_WAIT => sleep(LOCK_PAUSE),
+                // Not every file system has locks.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => {
+                    return Ok(Changing { _lock: lock });
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
     }
 }
 

@@ -101,9 +101,9 @@ fn name(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &ContextArgs) -> anyhow::Result<ExitCode> {
-    let mut contexts = Contexts::read()?;
     match &args.what {
         What::Add(add_args) => {
+            let (mut contexts, _changing) = Contexts::read_to_change()?;
             let is_first = contexts.all.is_empty();
             add(&mut contexts, add_args)?;
             let said = match (is_first, contexts.current.as_deref() == Some(&*add_args.name)) {
@@ -114,6 +114,7 @@ pub fn run(args: &ContextArgs) -> anyhow::Result<ExitCode> {
             shown(args, &contexts, &add_args.name, |name| format!("context {name} added: {said}\n"))
         }
         What::Ls => {
+            let contexts = Contexts::read()?;
             let all: Vec<Value> =
                 contexts.all.iter().map(|(name, _)| as_json(&contexts, name)).collect();
             let path = contexts.path.display().to_string();
@@ -122,10 +123,12 @@ pub fn run(args: &ContextArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         What::Show { name } => {
+            let contexts = Contexts::read()?;
             let name = wanted(&contexts, name.as_deref())?;
             shown(args, &contexts, &name, |name| lines(&contexts, name))
         }
         What::Use { name } => {
+            let (mut contexts, _changing) = Contexts::read_to_change()?;
             contexts.find(name)?;
             contexts.select(name);
             contexts.write()?;
@@ -133,6 +136,7 @@ pub fn run(args: &ContextArgs) -> anyhow::Result<ExitCode> {
             shown(args, &contexts, name, |name| format!("context {name} selected\n"))
         }
         What::Rm { name } => {
+            let (mut contexts, _changing) = Contexts::read_to_change()?;
             contexts.find(name)?;
             contexts.remove(name);
             contexts.write()?;
@@ -141,8 +145,14 @@ pub fn run(args: &ContextArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         What::Test(test_args) => {
+            let contexts = Contexts::read()?;
             let name = wanted(&contexts, test_args.name.as_deref())?;
-            super::block_on(test(args.output, &name, contexts.find(&name)?, &test_args.connect))
+            super::block_on_until_stopped(test(
+                args.output,
+                &name,
+                contexts.find(&name)?,
+                &test_args.connect,
+            ))
         }
     }
 }

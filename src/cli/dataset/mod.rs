@@ -150,7 +150,7 @@ pub fn run(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
         | What::Status { .. }
         | What::Rm { .. }
         | What::Verify { .. }
-        | What::Push { .. } => super::block_on(look(args)),
+        | What::Push { .. } => super::block_on_until_stopped(look(args)),
     }
 }
 

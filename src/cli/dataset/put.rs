@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use super::board::Board;
 use super::{DatasetArgs, PutArgs};
 use crate::answers::{WorkerRow, ask};
-use crate::cli::exit::{FAILED, INTERRUPTED, code_of};
+use crate::cli::exit::{FAILED, code_of, within};
+use crate::cli::interrupts::{Stopped, interrupts};
 use crate::cli::output::{print_id, with_code};
 use crate::cli::reach::Leader;
 use crate::cli::table::{Side, Table, prose};
@@ -25,13 +26,24 @@ use crate::units::{ByteSize, Count};
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &DatasetArgs, what: &PutArgs) -> anyhow::Result<ExitCode> {
-    let leader = args.reach.leader().await?;
-    let ended = tokio::select! {
-        ended = put_and_watch(args, what, &leader) => ended,
-        _ = tokio::signal::ctrl_c() => {
-            say("interrupted: the leader keeps all received pieces; repeat the same put to resume \
-                 it");
-            return Ok(ExitCode::from(INTERRUPTED));
+    let mut interrupts = interrupts()?;
+    let putting = async {
+        let leader = within(what.timeout, args.reach.leader(), |limit| {
+            format!("the leader was not reached within {limit} (--timeout): nothing was sent")
+        });
+        let leader = leader.await?;
+        let ended = put_and_watch(args, what, &leader).await;
+        anyhow::Ok((leader, ended))
+    };
+    let (leader, ended) = tokio::select! {
+        put = putting => put?,
+        Some(interrupt) = interrupts.recv() => {
+            let text = format!(
+                "{} ended heft dataset put: the leader keeps all received pieces; repeat the same \
+                 put to resume it",
+                interrupt.name()
+            );
+            return Err(Stopped { interrupt, text, job: None }.into());
         }
     };
     match ended {

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::exit::{FAILED, Usage};
+use super::interrupts::{Interrupt, Stopped, interrupts, wanted};
 use super::print;
 use super::terminal::wrap;
 use crate::units::ByteSize;
@@ -25,7 +26,7 @@ const EXAMPLES: &str = "Examples:
   heft demo --keep
 
 It needs /bin/sh and coreutils, and five times --size of disk space in --dir while it runs.
-It leaves nothing behind.";
+It leaves nothing behind; what a demo that was killed has left, the next one removes.";
 
 /// How long the acts may take before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -63,11 +64,35 @@ pub struct DemoArgs {
 pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     check(args)?;
     super::block_on(async {
-        tokio::select! {
-            done = demo(args) => done,
-            () = super::stop_signal() => bail!("stopped"),
+        let mut interrupts = interrupts()?;
+        let scene = tokio::select! {
+            set = Scene::set(&args.dir) => set,
+            Some(interrupt) = interrupts.recv() => return Err(stopped(interrupt)),
+        };
+        let mut scene = scene?;
+        let played = tokio::select! {
+            played = play(args, &mut scene) => played,
+            Some(interrupt) = interrupts.recv() => Err(stopped(interrupt)),
+        };
+        if args.keep && played.is_ok() {
+            // That is how it is meant to end.
+            interrupts.recv().await;
+        }
+        scene.strike().await;
+        // What writes a large file looks for signals by itself.
+        match (played, wanted()) {
+            (Err(_), Some(interrupt)) => Err(stopped(interrupt)),
+            (played, _) => played,
         }
     })
+}
+
+fn stopped(interrupt: Interrupt) -> anyhow::Error {
+    let text = format!(
+        "{} ended the demo: its processes have ended, and its files are removed",
+        interrupt.name()
+    );
+    Stopped { interrupt, text, job: None }.into()
 }
 
 /// Refuses what cannot work before anything is made.
@@ -101,9 +126,8 @@ fn check_room(args: &DemoArgs, free: u64) -> Result<(), Usage> {
     Ok(())
 }
 
-async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+async fn play(args: &DemoArgs, scene: &mut Scene) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
-    let mut scene = Scene::set(&args.dir).await?;
     say(&format!(
         "A leader on {}, two workers and a client on this machine.\nFiles in {}.\n",
         scene.addr(),
@@ -115,7 +139,7 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     for act in acts {
         say(&format!("{}  {}", act.label(), act.announcement()))?;
         let left = PATIENCE.saturating_sub(began.elapsed());
-        let end = tokio::time::timeout(left, act.play(&mut scene)).await.with_context(|| {
+        let end = tokio::time::timeout(left, act.play(scene)).await.with_context(|| {
             format!("the demo did not end within {} seconds", PATIENCE.as_secs())
         })??;
         for line in &end.lines {
@@ -128,16 +152,15 @@ async fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     }
     say(&format!("\n{good} of {all} went as they should, in {:.1?}.", began.elapsed()))?;
     if args.keep {
-        keep(&scene).await?;
+        invite(scene)?;
     } else {
         say("`heft demo --keep` leaves the leader and the workers running, with commands to try.")?;
     }
-    scene.strike().await;
     Ok(if good == all { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Says what can be tried, and waits.
-async fn keep(scene: &Scene) -> anyhow::Result<()> {
+/// Says what can be tried.
+fn invite(scene: &Scene) -> anyhow::Result<()> {
     let addr = scene.addr();
     let input = scene.input();
     say(&format!(
@@ -151,9 +174,7 @@ async fn keep(scene: &Scene) -> anyhow::Result<()> {
 Programs are in {}.",
         input.display(),
         scene.programs().display()
-    ))?;
-    super::stop_signal().await;
-    Ok(())
+    ))
 }
 
 fn say(line: &str) -> anyhow::Result<()> {

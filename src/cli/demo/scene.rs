@@ -2,25 +2,40 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 use crate::answers::ask;
+use crate::cli::interrupts::{Stopped, wanted};
+use crate::cli::say;
 use crate::client::{Client, Options};
 use crate::core::retry::mix;
+use crate::worker::exec::LAUNCH;
 
 /// The workers of the demo.
 const WORKERS: [&str; 2] = ["worker-1", "worker-2"];
 
 /// Bytes that are made up once; files are repetitions of them with other beginnings.
 const BLOCK_BYTES: usize = 1 << 20;
+
+/// What the directory of a demo is called; its id follows.
+const PREFIX: &str = "heft-demo-";
+
+/// How old the directory of a demo is before another demo removes it.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+
+/// How long it is tried to remove the directory.
+const REMOVE_WAIT: Duration = Duration::from_secs(2);
 
 /// Free bytes of the file system of a directory.
 pub(super) fn free_bytes(dir: &Path) -> io::Result<u64> {
@@ -29,11 +44,12 @@ pub(super) fn free_bytes(dir: &Path) -> io::Result<u64> {
 }
 
 pub(super) struct Scene {
-    place: Place,
     leader: Child,
     addr: String,
     workers: Vec<(&'static str, Child)>,
     client: Client,
+    /// Behind those that write to it: it is removed when they are gone.
+    place: Place,
 }
 
 impl Scene {
@@ -48,7 +64,7 @@ impl Scene {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let options = Options { desired: 64, ..Options::new("demo") };
         let client = Client::connect(&addr, &options).await?;
-        let scene = Scene { place, leader, addr, workers, client };
+        let scene = Scene { leader, addr, workers, client, place };
         scene.await_workers(WORKERS.len()).await?;
         Ok(scene)
     }
@@ -62,17 +78,17 @@ impl Scene {
     }
 
     pub(super) fn root(&self) -> &Path {
-        &self.place.0
+        &self.place.path
     }
 
     /// The heavy input.
     pub(super) fn input(&self) -> PathBuf {
-        self.place.0.join("input.bin")
+        self.place.path.join("input.bin")
     }
 
     /// The directory of the dataset's files.
     pub(super) fn dataset(&self) -> PathBuf {
-        self.place.0.join("dataset")
+        self.place.path.join("dataset")
     }
 
     /// The directory of the programs that jobs run.
@@ -88,7 +104,7 @@ impl Scene {
 
     /// The directory in which programs leave notes for the demo.
     pub(super) fn notes(&self) -> PathBuf {
-        self.place.0.join("notes")
+        self.place.path.join("notes")
     }
 
     /// Waits until so many workers are connected.
@@ -143,10 +159,11 @@ impl Scene {
     }
 }
 
-/// This program, to start the other parts with.
+/// This program, to start the other parts with. They end with this process, however that ends.
 pub(super) fn heft() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
+    command.arg(LAUNCH).arg(std::process::id().to_string()).arg("--").arg(program);
     // Errors are shown. The rest is for the demo to say.
     command.env("HEFT_LOG", "error").stdin(Stdio::null()).kill_on_drop(true);
     // The demo is the same whatever its user prefers, and its jobs are not the user's last ones.
@@ -165,7 +182,7 @@ async fn start_leader(place: &Place, port: &str) -> anyhow::Result<(Child, Strin
     let mut leader = heft()?
         .args(["leader", port, "--worker-grace", "300ms"])
         .arg("--data")
-        .arg(place.0.join("data"))
+        .arg(place.path.join("data"))
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start the leader")?;
@@ -187,14 +204,18 @@ fn start_worker(place: &Place, name: &str, addr: &str) -> anyhow::Result<Child> 
         .arg("--work-dir")
         .arg(place.jobs(name))
         .arg("--cache-dir")
-        .arg(place.0.join(format!("cache-{name}")))
+        .arg(place.path.join(format!("cache-{name}")))
         .stdout(Stdio::null())
         .spawn();
     worker.with_context(|| format!("cannot start {name}"))
 }
 
 /// The demo's directory, which is removed at the end.
-struct Place(PathBuf);
+struct Place {
+    path: PathBuf,
+    /// Open and locked as long as this demo runs.
+    _lock: OwnedFd,
+}
 
 impl Place {
     /// The path is absolute: programs are named by it and run in directories of their own. It is
@@ -203,23 +224,27 @@ impl Place {
         let dir = dir
             .canonicalize()
             .with_context(|| format!("cannot make {} an absolute path", dir.display()))?;
-        let path = dir.join(format!("heft-demo-{}", Uuid::new_v4().simple()));
-        let made = fs::create_dir(&path).and_then(|()| fs::create_dir(path.join("notes")));
-        made.with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Place(path))
+        remove_abandoned(&dir);
+        let path = dir.join(format!("{PREFIX}{}", Uuid::new_v4().simple()));
+        let made = fs::create_dir(&path).and_then(|()| {
+            let lock = lock(&path)?;
+            fs::create_dir(path.join("notes")).map(|()| lock)
+        });
+        let lock = made.with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Place { path, _lock: lock })
     }
 
     fn programs(&self) -> PathBuf {
-        self.0.join("programs")
+        self.path.join("programs")
     }
 
     /// The work directory of a worker.
     fn jobs(&self, worker: &str) -> PathBuf {
-        self.0.join(format!("jobs-{worker}"))
+        self.path.join(format!("jobs-{worker}"))
     }
 
     fn write_programs(&self) -> anyhow::Result<()> {
-        let notes = self.0.join("notes");
+        let notes = self.path.join("notes");
         // As it stands between the quotes of a shell.
         let notes = notes.display().to_string().replace('\'', r"'\''");
         let directory = self.programs();
@@ -260,7 +285,42 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
+        let began = Instant::now();
+        // A process that was just killed may still be making a file.
+        while let Err(error) = fs::remove_dir_all(&self.path) {
+            if began.elapsed() >= REMOVE_WAIT {
+                return say(&format!("cannot remove {}: {error}", self.path.display()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Locks a directory for this process.
+fn lock(path: &Path) -> io::Result<OwnedFd> {
+    let lock = OwnedFd::from(File::open(path)?);
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// Removes the directories of demos that were killed: nobody has them locked.
+fn remove_abandoned(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let is_ours = id.is_some_and(|id| id.len() == 32 && Uuid::parse_str(id).is_ok());
+        // One that is starting may not have locked it yet.
+        let is_old = |found: &fs::Metadata| {
+            let age = found.modified().ok().and_then(|modified| modified.elapsed().ok());
+            age.is_some_and(|age| age >= ABANDONED_AFTER)
+        };
+        let is_left = entry.metadata().is_ok_and(|found| {
+            found.is_dir() && found.uid() == geteuid().as_raw() && is_old(&found)
+        });
+        if is_ours && is_left && lock(&entry.path()).is_ok() {
+            fs::remove_dir_all(entry.path()).ok();
+        }
     }
 }
 
@@ -270,6 +330,9 @@ pub(super) fn write_noise(path: &Path, bytes: u64, seed: u64) -> io::Result<()> 
     let mut block: Vec<u8> = words.collect();
     let (mut file, mut left, mut number) = (File::create_new(path)?, bytes, 0_u64);
     while left > 0 {
+        if let Some(interrupt) = wanted() {
+            return Err(io::Error::other(Stopped::plain(interrupt)));
+        }
         // No two blocks are alike.
         for (byte, new) in block.iter_mut().zip(mix(number ^ seed).to_le_bytes()) {
             *byte = new;

@@ -25,12 +25,19 @@ dead ones until they are removed (`heft dlq`).";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct LsArgs {
-    #[command(flatten)]
-    which: Which,
     /// Jobs in this state only: queued, gathering (waits for the workers it went to), running,
     /// done, failed, dead or cancelled; several with commas.
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
     states: Vec<JobState>,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Which jobs are listed, and how.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Choice {
+    #[command(flatten)]
+    which: Which,
     /// Jobs of this program only.
     #[arg(long, value_name = "EXEC")]
     exec: Option<String>,
@@ -63,12 +70,13 @@ struct Which {
 
 /// Runs the command.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
-    crate::cli::block_on(list(args))
+    crate::cli::block_on_until_stopped(list(&args.choice, &args.states))
 }
 
-async fn list(args: &LsArgs) -> anyhow::Result<ExitCode> {
+/// Lists jobs in these states; in all if there are none.
+pub(in crate::cli) async fn list(args: &Choice, states: &[JobState]) -> anyhow::Result<ExitCode> {
     let filter = Filter {
-        states: args.states.clone(),
+        states: states.to_vec(),
         client: match args.which.mine {
             true => Some(args.reach.client_id()?),
             false => args.which.client.clone(),

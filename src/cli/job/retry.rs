@@ -61,7 +61,7 @@ struct Which {
 
 /// Runs the command.
 pub(super) fn run(args: &RetryArgs) -> anyhow::Result<ExitCode> {
-    crate::cli::block_on(retry(args))
+    crate::cli::block_on_until_stopped(retry(args))
 }
 
 async fn retry(args: &RetryArgs) -> anyhow::Result<ExitCode> {

@@ -38,7 +38,7 @@ pub(super) struct ShowArgs {
 
 /// Runs the command.
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    crate::cli::block_on(show(args))
+    crate::cli::block_on_until_stopped(show(args))
 }
 
 async fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
@@ -96,6 +96,9 @@ fn render(shown: &JobShown) -> String {
         if !table.is_empty() {
             lines.push_str(&format!("\n{table}"));
         }
+    }
+    if let Some(left_out) = &shown.left_out {
+        lines.push_str(&format!("\n{}\n", printable(left_out)));
     }
     lines
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::pages::{Filter, ids, newer};
 use crate::answers::{JobState, LISTED_MAX, WaitedJob, ask};
-use crate::cli::exit::{FAILED, NOT_FOUND, NotFound, TimedOut, Usage};
+use crate::cli::exit::{FAILED, NOT_FOUND, NotFound, Usage, within};
 use crate::cli::last::{JobRef, job_ref};
 use crate::cli::output::{self, OUTPUT_VARIABLE, Rows};
 use crate::cli::{Output, Reach, printable, say};
@@ -73,10 +73,19 @@ struct Which {
 
 /// Runs the command.
 pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
-    crate::cli::block_on(wait(args))
+    crate::cli::block_on_until_stopped(wait(args))
 }
 
 async fn wait(args: &WaitArgs) -> anyhow::Result<ExitCode> {
+    let (jobs, ended) = within(args.timeout, until_ended(args), |limit| {
+        format!("not all jobs ended within {limit} (--timeout): they go on; see `heft job ls`")
+    })
+    .await?;
+    show(args, &jobs, &ended)
+}
+
+/// The jobs that are meant, and how they ended.
+async fn until_ended(args: &WaitArgs) -> anyhow::Result<(Vec<Uuid>, Vec<WaitedJob>)> {
     let leader = args.reach.leader().await?;
     let named = args.which.jobs.iter().map(|job| job.resolve(leader.address()));
     let named = named.collect::<Result<Vec<Uuid>, _>>()?;
@@ -84,25 +93,13 @@ async fn wait(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     let options = Options { answer_wait: None, ..args.reach.asking_options("") };
     let client = leader.connect(&options).await?;
     let leader = leader.address();
-    let waited = async {
-        let jobs = meant(args, leader, &client, named).await?;
-        let ended = match args.any {
-            true => first(leader, &client, &jobs).await?,
-            false => all(leader, &client, &jobs).await?,
-        };
-        Ok::<_, anyhow::Error>((jobs, ended))
-    };
-    let (jobs, ended) = match args.timeout {
-        None => waited.await?,
-        Some(limit) => timeout(limit.0, waited).await.unwrap_or_else(|_| {
-            let text = format!(
-                "not all jobs ended within {limit} (--timeout): they go on; see `heft job ls`"
-            );
-            Err(TimedOut::Waiting(text).into())
-        })?,
+    let jobs = meant(args, leader, &client, named).await?;
+    let ended = match args.any {
+        true => first(leader, &client, &jobs).await?,
+        false => all(leader, &client, &jobs).await?,
     };
     client.close().await;
-    show(args, &jobs, &ended)
+    Ok((jobs, ended))
 }
 
 /// The jobs that the command line means.
@@ -198,7 +195,9 @@ fn show(args: &WaitArgs, jobs: &[Uuid], ended: &[WaitedJob]) -> anyhow::Result<E
     let rows = Rows { list: "jobs", id: "job_id" };
     output::show(args.output, &json!({"jobs": known, "ok": ok}), Some(rows), || {
         let line = |job: &&WaitedJob| {
-            format!("{} {}\n", printable(&job.job_id), printable(job.state.as_str()))
+            let why = job.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let (id, state) = (printable(&job.job_id), printable(job.state.as_str()));
+            format!("{id} {state}{}\n", printable(&why))
         };
         match jobs.is_empty() {
             true => "no job of yours has yet to end\n".to_owned(),

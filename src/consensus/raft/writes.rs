@@ -58,8 +58,9 @@ impl Writes {
     /// The disk has everything up to this number. Gives what is done.
     pub(super) fn synced(&mut self, number: u64) -> Vec<Waiting> {
         let mut done = Vec::new();
+        let is_done = |front: &Waiting| !front.is_written || front.number <= number;
         while let Some(front) =
-            self.waiting.pop_front_if(|front| !front.is_written || front.number <= number)
+            if self.waiting.front().is_some_and(is_done) { self.waiting.pop_front() } else { None }
         {
             if let Some(term) = front.term {
                 self.synced_term = self.synced_term.max(term);

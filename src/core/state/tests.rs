@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::core::caps::CAPS_MAX;
 use crate::core::ids::ResultId;
 use crate::core::payload::FileNames;
 use crate::core::subject::routing_key;
@@ -222,4 +223,84 @@ fn jobs_are_listed_from_the_newest_without_children_and_from_any_place_on() {
     state.apply(&cancel);
     state.apply(&Record::Forget { job: id(8), run: RUN });
     assert_eq!((listed(&state, None), state.check()), (vec![2, 4, 7, 9], Ok(())));
+}
+
+#[test]
+fn what_jobs_have_in_common_is_kept_once_also_after_a_restart_and_goes_with_the_last_of_them() {
+    const JOBS: u128 = 10_000;
+    let mut state = State::default();
+    let fail = |number| {
+        // Each text is a copy of its own, as from the log.
+        let why: Arc<str> = format!("no program: {}", "x".repeat(1_000)).into();
+        Record::Fail { at: Micros(5), job: id(number), run: RUN, why }
+    };
+    let texts = |job: &Job| {
+        let Phase::Done { ending: Ending::Failed { why }, .. } = &job.phase else { panic!("end") };
+        let Submission { client, exec, tag, key, .. } = &job.submission;
+        let [text, folded] = key.texts();
+        let tag = tag.as_ref().unwrap();
+        [&client.0, exec, tag, text, folded, why].map(|text| Arc::as_ptr(text).cast::<u8>())
+    };
+    for number in 1..=JOBS {
+        state.apply(&enqueue(1, number));
+        state.apply(&fail(number));
+    }
+    let all = |state: &State| state.jobs().map(texts).collect::<BTreeSet<_>>();
+    assert_eq!((all(&state).len(), state.texts.len(), state.check()), (1, 5, Ok(())));
+    // Each job comes with texts of its own again.
+    let jobs = state.jobs().cloned().map(|mut job| {
+        let why: Arc<str> = format!("no program: {}", "x".repeat(1_000)).into();
+        job.submission = submission(job.id().0.as_u128(), false);
+        job.phase = Phase::Done { at: Micros(5), ending: Ending::Failed { why } };
+        job
+    });
+    let jobs: Vec<Job> = jobs.collect();
+    let mut again = State::restore(jobs, Vec::new(), Vec::new(), Vec::new(), state.last_seq());
+    assert_eq!(all(&again).len(), 1);
+    assert!(again == state);
+    for number in 1..=JOBS {
+        again.apply(&Record::Revive { job: id(number), run: RUN });
+        again.apply(&Record::Cancel {
+            at: Micros(6),
+            job: id(number),
+            run: Run(2),
+            by: "x".into(),
+        });
+        again.apply(&Record::Forget { job: id(number), run: Run(2) });
+    }
+    assert_eq!((again.job_count(), again.texts.len(), again.open.len()), (0, 0, 0));
+}
+
+#[test]
+fn spellings_of_a_key_that_count_as_one_stay_as_they_were() {
+    let mut state = State::default();
+    for (number, key) in [(1, "Calc"), (2, "calc"), (3, "Calc")] {
+        let key = routing_key(key, None).unwrap();
+        let job = Submission { key, ..submission(number, false) };
+        state.apply(&Record::Enqueue { at: Micros(1), job, children: Vec::new(), kept: true });
+    }
+    let keys = state.jobs().map(|job| job.submission.key.as_str().to_owned());
+    assert_eq!(keys.collect::<Vec<_>>(), ["job.assign.Calc", "job.assign.calc", "job.assign.Calc"]);
+    assert_eq!(state.check(), Ok(()));
+}
+
+#[test]
+fn a_cap_is_kept_as_long_as_jobs_of_its_client_have_not_ended() {
+    let mut state = State::default();
+    let cap = |client: &str, cap| Record::Cap { client: client.into(), cap };
+    state.apply(&cap("alice", 1));
+    state.apply(&enqueue(1, 1));
+    state.apply(&enqueue(1, 2));
+    (0..CAPS_MAX + 5).for_each(|number| drop(state.apply(&cap(&number.to_string(), 2))));
+    assert_eq!(state.cap(&"alice".into()), Some(1));
+    let caps = || state.caps().map(|(client, cap)| (client.clone(), cap));
+    let jobs = || state.jobs().cloned();
+    let again = State::restore(jobs(), caps(), Vec::new(), Vec::new(), state.last_seq());
+    assert!(again == state && again.cap(&"alice".into()) == Some(1));
+    let cancel =
+        |number| Record::Cancel { at: Micros(2), job: id(number), run: RUN, by: "x".into() };
+    state.apply(&cancel(1));
+    assert_eq!(state.cap(&"alice".into()), Some(1), "one waits still");
+    state.apply(&cancel(2));
+    assert_eq!((state.cap(&"alice".into()), state.check()), (None, Ok(())));
 }

@@ -39,6 +39,15 @@ impl RoutingKey {
         self.text.len() + if is_one { 0 } else { self.folded.len() }
     }
 
+    /// Its spelling, and the folded one.
+    pub(in crate::core) fn texts(&self) -> [&Arc<str>; 2] {
+        [&self.text, &self.folded]
+    }
+
+    pub(in crate::core) fn texts_mut(&mut self) -> [&mut Arc<str>; 2] {
+        [&mut self.text, &mut self.folded]
+    }
+
     /// The key in the form that equality, order and hash go by.
     pub fn folded(&self) -> &str {
         &self.folded

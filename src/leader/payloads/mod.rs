@@ -12,6 +12,7 @@ pub(super) use held::{Input, PayloadStore, UNLOGGED_BYTES_MAX};
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
+use tracing::warn;
 
 use super::children::Commons;
 use crate::store::format::Place;
@@ -34,6 +35,16 @@ pub(super) enum PayloadAction<T> {
     Lost { key: Key, why: String },
 }
 
+/// What a task wants payloads for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To go on with their job: one that cannot be read is lost.
+    Use,
+    /// To show what is there. That has no effect: one that cannot be read may be read the next
+    /// time, and whoever needs it finds out.
+    Show,
+}
+
 /// A task that waits.
 #[derive(Debug)]
 struct Waiting<T> {
@@ -41,6 +52,7 @@ struct Waiting<T> {
     keys: Vec<Key>,
     /// How many of them are not here.
     missing: usize,
+    purpose: Purpose,
     task: T,
 }
 
@@ -94,6 +106,15 @@ impl<T> Payloads<T> {
                 self.lose(*key, why);
             }
         }
+        self.when_here(keys, Purpose::Use, task);
+    }
+
+    /// A task shows payloads, as far as they are there.
+    pub(super) fn want_to_show(&mut self, keys: Vec<Key>, task: T) {
+        self.when_here(keys, Purpose::Show, task);
+    }
+
+    fn when_here(&mut self, keys: Vec<Key>, purpose: Purpose, task: T) {
         let away: Vec<Key> =
             keys.iter().copied().filter(|key| self.held.away(*key).is_some()).collect();
         if away.is_empty() {
@@ -101,7 +122,7 @@ impl<T> Payloads<T> {
         }
         keys.iter().for_each(|key| self.held.pin(*key));
         self.last_task += 1;
-        self.waiting.insert(self.last_task, Waiting { keys, missing: away.len(), task });
+        self.waiting.insert(self.last_task, Waiting { keys, missing: away.len(), purpose, task });
         for key in away {
             let waiters = self.wanted.entry(key).or_insert_with(|| {
                 self.to_read.push_back(key);
@@ -117,10 +138,18 @@ impl<T> Payloads<T> {
         self.reading.remove(&key);
         match result {
             Ok(payload) => self.held.was_read(key, payload),
-            Err(why) => self.lose(key, why),
+            Err(why) if self.is_needed(key) => self.lose(key, why),
+            Err(why) => warn!(?key, "a payload cannot be read to show it: {why}"),
         }
         self.settle(key);
         self.read_on();
+    }
+
+    /// Whether a payload that is being read is to be used, and not only shown.
+    fn is_needed(&self, key: Key) -> bool {
+        let waiters = self.wanted.get(&key).into_iter().flatten();
+        let mut waiters = waiters.filter_map(|id| self.waiting.get(id));
+        waiters.any(|waiting| waiting.purpose == Purpose::Use)
     }
 
     fn lose(&mut self, key: Key, why: String) {
@@ -164,6 +193,7 @@ mod tests {
     use super::*;
     use crate::core::ids::JobId;
     use crate::store::format::FileNo;
+    use crate::summed::Summed;
     use uuid::Uuid;
 
     const LEN: u32 = 4 << 20;
@@ -250,6 +280,33 @@ mod tests {
         assert_eq!(all(&mut payloads), [lost, PayloadAction::Ready("it")]);
         payloads.want(keys.clone(), false, "again");
         assert_eq!(all(&mut payloads), [PayloadAction::Ready("again")], "it is not read again");
+    }
+
+    #[test]
+    fn what_is_only_shown_is_not_lost_when_it_cannot_be_read() {
+        let (mut payloads, keys, payload) = away(1);
+        payloads.want_to_show(keys.clone(), "show");
+        all(&mut payloads);
+        payloads.was_read(keys[0], Err("damaged".to_owned()));
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("show")]);
+        assert_eq!(payloads.held.why_lost(keys[0]), None);
+        // Whoever needs it tries again, and a read that serves both counts.
+        payloads.want_to_show(keys.clone(), "show");
+        payloads.want(keys.clone(), false, "use");
+        assert_eq!(reads(&all(&mut payloads)), keys);
+        payloads.was_read(keys[0], Err("damaged".to_owned()));
+        let lost = PayloadAction::Lost { key: keys[0], why: "damaged".to_owned() };
+        let ready = [PayloadAction::Ready("show"), PayloadAction::Ready("use")];
+        let [first, others @ ..] = &all(&mut payloads)[..] else { panic!("three") };
+        assert_eq!((first, others), (&lost, &ready[..]));
+
+        // In memory, too, nothing changes: here it is damaged, and no log has it.
+        let (job, crc) = (JobId(Uuid::from_u128(99)), crc32fast::hash(b"as it came"));
+        let damaged = Summed::known(payload.slice(..4), crc);
+        payloads.held.keep_input(job, Input { payload: damaged, from_ours: true });
+        payloads.want_to_show(vec![Key::Input(job)], "show");
+        assert_eq!(all(&mut payloads), [PayloadAction::Ready("show")]);
+        assert!(payloads.held.input(job).is_some_and(|input| !input.payload.is_sound()));
     }
 
     #[test]

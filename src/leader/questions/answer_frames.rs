@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 /// so are the texts for people.
 const TEXT_BYTES_MAX: usize = 1024;
 
+/// Bytes of what says that a text was cut.
+const CUT_MARK_BYTES_MAX: usize = 40;
+
 /// Bytes of one part. A frame takes four times as much, but it is held as a whole by both ends.
 const PART_BYTES_MAX: usize = 1024 * 1024;
 
@@ -78,12 +81,21 @@ impl<'a> List<'a> {
     }
 }
 
+/// A text as an answer has it. Where thousands of long ones are listed, they are cut before they
+/// are copied.
+pub(in crate::leader) fn cut(text: &str) -> String {
+    if text.len() <= TEXT_BYTES_MAX {
+        return text.to_owned();
+    }
+    let kept = text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default();
+    format!("{kept}… ({} bytes)", text.len())
+}
+
 fn cut_texts(value: &mut Value) {
     match value {
-        Value::String(text) if text.len() > TEXT_BYTES_MAX => {
-            let bytes = text.len();
-            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
-            text.push_str(&format!("… ({bytes} bytes)"));
+        // What was cut before is a little longer than what is cut here.
+        Value::String(text) if text.len() > TEXT_BYTES_MAX + CUT_MARK_BYTES_MAX => {
+            *text = cut(text);
         }
         Value::Array(items) => items.iter_mut().for_each(cut_texts),
         Value::Object(members) => members.values_mut().for_each(cut_texts),
@@ -128,6 +140,8 @@ mod tests {
     fn texts_and_lists_without_end_have_one() {
         let cut = parts(json!({"id": "ä".repeat(60_000)}));
         assert!(cut[0].len() < 1100 && cut[0].contains("… (120000 bytes)"), "{:.100}", cut[0]);
+        let before = super::cut(&"ä".repeat(60_000));
+        assert_eq!(parts(json!({ "id": before })), cut, "once");
         let items: Vec<Value> = (0..30_000).map(|_| json!("x".repeat(1000))).collect();
         let parts = parts(json!({ "items": items }));
         assert!(parts.iter().map(String::len).sum::<usize>() < ANSWER_BYTES_MAX + PART_BYTES_MAX);

@@ -99,7 +99,7 @@ impl JobWaits {
         for number in self.of_job.remove(&job).unwrap_or_default() {
             let Some(wait) = self.open.get_mut(&number) else { continue };
             wait.left.remove(&job);
-            wait.ended.push(WaitedJob { job_id: job.to_string(), state: state.clone() });
+            wait.ended.push(WaitedJob { job_id: job.to_string(), state: state.clone(), why: None });
             let (conn, is_over) = (wait.by.conn, wait.any || wait.left.is_empty());
             self.count_down(conn, 1);
             if is_over && let Some(wait) = self.close(number, &mut unwanted) {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn row(number: u128, state: JobState) -> WaitedJob {
-        WaitedJob { job_id: id(number).to_string(), state }
+        WaitedJob { job_id: id(number).to_string(), state, why: None }
     }
 
     fn is_empty(waits: &JobWaits) -> bool {

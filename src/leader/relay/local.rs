@@ -104,6 +104,11 @@ impl Relay {
         self.blobs.get(&id).map_or(0, |blob| blob.open.size)
     }
 
+    /// Bytes of a blob's name.
+    pub(in crate::leader) fn name_bytes(&self, id: BlobId) -> usize {
+        self.blobs.get(&id).map_or(0, |blob| blob.open.name.as_str().len())
+    }
+
     /// Bytes of a blob that are here.
     pub(in crate::leader) fn bytes_here(&self, id: BlobId) -> u64 {
         self.blobs.get(&id).map_or(0, |blob| blob.chunks.bytes())

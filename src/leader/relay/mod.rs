@@ -36,7 +36,7 @@ pub(super) use senders::Starts;
 pub use senders::{Linger, Memory};
 pub use splice::Spliced;
 pub use stats::RelayStats;
-pub(super) use stats::TooMany;
+pub(super) use stats::{KnownBlobs, TooMany};
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chunking::limits::CHUNK_BYTES_MAX;
+use chunking::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use chunking::message::{Open, Reason};
 
 use super::blob::Blob;
@@ -151,10 +151,13 @@ impl Relay {
     /// What was measured last counts, and not what the relay made of it since: that is too little
     /// for a moment if a file was made while the answer was on its way, and nobody is refused for
     /// that. What was let in since leaves the reserve alone.
-    pub(in crate::leader) fn no_room_for_jobs(&self, bytes: u64) -> Option<String> {
+    /// `droppable` bytes go before a job is refused, and so does what is being removed.
+    pub(in crate::leader) fn no_room_for_jobs(&self, bytes: u64, droppable: u64) -> Option<String> {
         let space = self.room.told?;
         let kept = self.config.disk_reserve.kept_from_jobs(space.total);
-        (space.free < bytes.saturating_add(kept)).then(|| {
+        let going = if droppable > 0 { self.going() } else { 0 };
+        let free = space.free.saturating_add(going).saturating_add(droppable);
+        (free < bytes.saturating_add(kept)).then(|| {
             format!(
                 "the leader's disk has {} free of {}, and {} of it are reserved for accepted jobs \
                  to finish (--disk-reserve)",
@@ -169,11 +172,26 @@ impl Relay {
     /// that. Results may take more of the disk than jobs leave: without this, results that
     /// everybody has would keep jobs out, which never get to wait.
     pub(in crate::leader) fn refuses_jobs(&self) -> bool {
-        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
-        let going = going.map_or(0, |(bytes, _)| bytes);
+        let going = self.going();
         self.room.told.is_some_and(|space| {
             space.free.saturating_add(going) < self.config.disk_reserve.kept_from_jobs(space.total)
         })
+    }
+
+    /// Whether the disk is so full that what nobody needs has to go before anything is refused:
+    /// the next large frame would find no room, and what is being removed does not change that.
+    pub(in crate::leader) fn is_nearly_full(&self) -> bool {
+        let going = self.going();
+        self.room.told.is_some_and(|space| {
+            let kept = self.config.disk_reserve.kept_from(Class::Upload, space.total);
+            space.free.saturating_add(going) < kept.saturating_add(FRAME_BODY_BYTES_MAX.into())
+        })
+    }
+
+    /// Bytes of files that are being removed.
+    fn going(&self) -> u64 {
+        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
+        going.map_or(0, |(bytes, _)| bytes)
     }
 
     /// The most bytes of a class that the disk could have, were it empty.
@@ -396,11 +414,11 @@ impl Relay {
 
     /// The files of a blob go: there is room again, perhaps.
     fn gave_room(&mut self, id: BlobId, bytes: u64) {
-        let going = self.room.going.filter(|(_, since)| since.plus(GOING_MAX) > self.now);
-        self.room.going =
-            Some((going.map_or(0, |(bytes, _)| bytes).saturating_add(bytes), self.now));
+        let is_needed =
+            self.waits_for_disk().next().is_some() || self.is_low() || self.is_nearly_full();
+        self.room.going = Some((self.going().saturating_add(bytes), self.now));
         self.out.push_back(Out::Disk(DiskOp::Remove { blob: id }));
-        if self.waits_for_disk().next().is_some() || self.is_low() {
+        if is_needed {
             // It must not wait to be written again: another blob, or the log, needs the room.
             self.out.push_back(Out::Disk(DiskOp::MakeRoom));
             self.measure();
@@ -443,15 +461,18 @@ mod tests {
             let space = Some(Space { free: free * MIB, total: 160 * MIB });
             relay.disk_done(DiskDone::Measured { mark: 0, space });
             assert_eq!(
-                (relay.no_room_for_jobs(0).is_some(), relay.refuses_jobs()),
+                (relay.no_room_for_jobs(0, 0).is_some(), relay.refuses_jobs()),
                 (refuses, refuses)
             );
         }
         // What is being removed is waited for.
+        assert!(relay.is_nearly_full());
         relay.gave_room(Uuid::from_u128(1), MIB);
-        assert!(!relay.refuses_jobs());
+        assert!(!relay.refuses_jobs() && relay.is_nearly_full());
+        relay.gave_room(Uuid::from_u128(2), 8 * MIB);
+        assert!(!relay.is_nearly_full(), "16 MiB, and one frame");
         relay.set_now(relay.now.plus(GOING_MAX));
-        assert!(relay.refuses_jobs(), "it did not help");
+        assert!(relay.refuses_jobs() && relay.is_nearly_full(), "it did not help");
     }
 
     #[test]
@@ -516,12 +537,14 @@ mod tests {
         relay.measured(0, Some(Space { free: 72 * MIB, total: 160 * MIB }));
         assert!(!relay.fits(Class::Upload, MIB), "other large files wait until it is certain");
         assert_eq!(
-            (relay.no_room_for_jobs(MIB), relay.why_not_now(Class::Upload, MIB)),
+            (relay.no_room_for_jobs(MIB, 0), relay.why_not_now(Class::Upload, MIB)),
             (None, None)
         );
         relay.measured(80 * MIB, Some(Space { free: 13 * MIB, total: 160 * MIB }));
-        assert_eq!(relay.no_room_for_jobs(MIB), None);
-        assert!(relay.no_room_for_jobs(2 * MIB).is_some_and(|why| why.contains("--disk-reserve")));
+        assert_eq!(relay.no_room_for_jobs(MIB, 0), None);
+        let refused = relay.no_room_for_jobs(2 * MIB, 0);
+        assert!(refused.is_some_and(|why| why.contains("--disk-reserve")));
+        assert_eq!(relay.no_room_for_jobs(2 * MIB, MIB), None, "others go first");
         assert!(
             relay
                 .why_not_now(Class::Upload, MIB)

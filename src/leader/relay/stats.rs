@@ -68,10 +68,15 @@ impl Relay {
     }
 
     /// Why `more` blobs with `names_bytes` of names exceed a limit, if they do: what is known of a
-    /// blob is in memory, however little of it has arrived.
-    pub(in crate::leader) fn too_many(&self, more: usize, names_bytes: usize) -> Option<TooMany> {
-        let (count, bytes) =
-            (self.blobs.len().saturating_add(more), self.names_bytes.saturating_add(names_bytes));
+    /// blob is in memory, however little of it has arrived. Those that are to go do not count.
+    pub(in crate::leader) fn too_many(
+        &self,
+        more: usize,
+        names_bytes: usize,
+        to_go: KnownBlobs,
+    ) -> Option<TooMany> {
+        let count = self.blobs.len().saturating_sub(to_go.count).saturating_add(more);
+        let bytes = self.names_bytes.saturating_sub(to_go.names_bytes).saturating_add(names_bytes);
         match () {
             () if count > BLOBS_MAX => {
                 Some(TooMany { value: count, limit: BLOBS_MAX, of: "large files" })
@@ -103,6 +108,14 @@ impl Relay {
             parts: self.parts.len(),
         }
     }
+}
+
+/// How much is known of some blobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::leader) struct KnownBlobs {
+    pub(in crate::leader) count: usize,
+    /// Bytes of their names.
+    pub(in crate::leader) names_bytes: usize,
 }
 
 /// More than may be known here.

@@ -8,9 +8,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use heft::core::ids::Micros;
+use heft::core::ids::{Index, Micros};
 use heft::core::state::{Applied, State};
-use heft::store::codec::Names;
+use heft::store::codec::{Entry, Names, get_entry};
 use heft::store::disk::{DataDir, Disk, DiskFile, How};
 use heft::store::format::{FileNo, Owner, StoreError, full, missing, read_place};
 use heft::store::log::{Logged, Segment};
@@ -26,7 +26,8 @@ const EXAMPLES: &str = "Examples:
   heft-tools log dump /var/lib/heft --payloads | jq -r 'select(.type == \"enqueue\") | .job.rawPayload' | base64 -d
 
 A line for each record: `index`, `type`, `at`, and what the event has. A record that names no moment has the latest one before it,
-and `atLeast`. One that changed nothing, as it came too late, has `stale`. What a snapshot stands for is not in the log any more.";
+and `atLeast`. One that changed nothing, as it came too late, has `stale`. One in the tail of a member of a cluster, which is not
+known to be committed, has `uncommitted`. What a snapshot stands for is not in the log any more.";
 
 #[derive(clap::Args)]
 #[command(after_help = with_codes(EXAMPLES))]
@@ -133,6 +134,7 @@ impl Dump<'_> {
                 }
             }
         }
+        self.tail(out)?;
         if self.args.from >= self.next {
             warn(format_args!(
                 "the log ends with record {}: nothing was printed",
@@ -226,6 +228,33 @@ impl Dump<'_> {
         Ok(End::Read { torn: 0, at: 0 })
     }
 
+    /// The records that are in the tail only.
+    fn tail(&mut self, out: &mut impl Write) -> anyhow::Result<()> {
+        let found = super::tail_steady(self.disk, self.owner).map_err(Failure::from)?;
+        let Some(found) = found else { return Ok(()) };
+        warn(format_args!(
+            "the tail has {}, and {}",
+            super::vote_text(found.vote),
+            super::uncommitted_text(&found)
+        ));
+        for (place, record) in (0u64..).zip(&found.records.records) {
+            let index = Index(found.records.first.0.saturating_add(place));
+            // A leader that is running may have committed some since the log was read.
+            if index.0 != self.next || index.0 > self.args.to {
+                continue;
+            }
+            let entry = get_entry(&record.bytes, &mut self.names).map_err(|error| {
+                Failure::Damaged(format!("record {index} in the tail cannot be read: {error}"))
+            })?;
+            let payload = entry.attached.as_ref().and_then(|attached| {
+                record.bytes.get(attached.payload.clone()).filter(|_| self.args.payloads)
+            });
+            self.line(index, &entry, payload, true, out)?;
+            self.next = index.0.saturating_add(1);
+        }
+        Ok(())
+    }
+
     fn record(
         &mut self,
         logged: &Logged,
@@ -233,21 +262,29 @@ impl Dump<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<()> {
         let Logged { index, entry, place } = logged;
+        let is_wanted = self.args.payloads && index.0 >= self.args.from;
+        let bytes = match place.filter(|_| is_wanted) {
+            Some(place) => Some(read_place(self.disk, file, &place).map_err(Failure::from)?),
+            None => None,
+        };
+        self.line(*index, entry, bytes.as_deref(), false, out)
+    }
+
+    /// Prints a record if it is wanted, and applies it.
+    fn line(
+        &mut self,
+        index: Index,
+        entry: &Entry,
+        payload: Option<&[u8]>,
+        uncommitted: bool,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
         let moment = entry.record.moment();
         self.latest = moment.max(self.latest);
-        let is_wanted = index.0 >= self.args.from;
-        let event = is_wanted.then(|| {
-            let bytes = match place.filter(|_| self.args.payloads) {
-                Some(place) => Some(read_place(self.disk, file, &place).map_err(Failure::from)?),
-                None => None,
-            };
-            let payload = Payload::new(entry.attached.as_ref(), bytes.as_deref());
+        let event = (index.0 >= self.args.from).then(|| {
+            let payload = Payload::new(entry.attached.as_ref(), payload);
             let nothing = State::default();
-            Ok::<_, Failure>(event::event(
-                &entry.record,
-                payload,
-                self.known.as_ref().unwrap_or(&nothing),
-            ))
+            event::event(&entry.record, payload, self.known.as_ref().unwrap_or(&nothing))
         });
         let applied = self.known.as_mut().map(|state| state.apply(&entry.record));
         if let Some(event) = event {
@@ -257,7 +294,8 @@ impl Dump<'_> {
                 at: moment.or(self.latest).map(iso),
                 at_least: moment.is_none(),
                 stale: applied == Some(Applied::Stale),
-                event: event?,
+                uncommitted,
+                event,
             };
             serde_json::to_writer(&mut *out, &line).map_err(io::Error::from)?;
             out.write_all(b"\n")?;

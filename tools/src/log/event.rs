@@ -32,6 +32,9 @@ pub(super) struct Line {
     /// The record came too late, or again, and changed nothing.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) stale: bool,
+    /// The record is in the tail only.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) uncommitted: bool,
     #[serde(flatten)]
     pub(super) event: Event,
 }
@@ -163,6 +166,13 @@ pub(super) struct Address {
     address: String,
 }
 
+pub(super) const fn role(role: Role) -> &'static str {
+    match role {
+        Role::Voter => "voter",
+        Role::Learner => "learner",
+    }
+}
+
 impl Member {
     fn new(member: &members::Member) -> Self {
         let addresses = member.addresses.iter().map(|address| Address {
@@ -177,10 +187,7 @@ impl Member {
         Member {
             number: member.node.0,
             directory: member.dir,
-            role: match member.role {
-                Role::Voter => "voter",
-                Role::Learner => "learner",
-            },
+            role: role(member.role),
             addresses: addresses.collect(),
         }
     }
@@ -401,7 +408,7 @@ pub(super) fn event(record: &Record, payload: Payload, state: &State) -> Event {
 }
 
 impl Event {
-    fn members(members: &Members) -> Self {
+    pub(super) fn members(members: &Members) -> Self {
         let list = |list: &[members::Member]| list.iter().map(Member::new).collect();
         Event::Members {
             cluster: members.cluster(),

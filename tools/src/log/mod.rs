@@ -16,6 +16,8 @@ use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{self, Owner, StoreError};
 use heft::store::log::{Segment, Tail};
 use heft::store::replay::{Files, Loaded, UpTo, load};
+use heft::store::tail::read::Found;
+use heft::store::tail::{self, Vote};
 
 use crate::exit::Failure;
 
@@ -77,6 +79,47 @@ fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, Sto
         before = after;
     }
     load(disk, owner, up_to)
+}
+
+/// What the tail of a member of a cluster says, if there is one. A leader may go on with the log and
+/// remove files of the tail while they are read: then all is read again.
+fn tail_steady(disk: &dyn Disk, owner: Owner) -> Result<Option<Found>, StoreError> {
+    let read = |numbers: &[u64]| {
+        let Loaded { replay, .. } = load(disk, owner, UpTo::End)?;
+        tail::read::read(disk, owner, numbers, replay.index, &replay.terms)
+    };
+    let mut files = Files::list(disk)?;
+    let mut tries = STEADY_TRIES;
+    while !files.tails.is_empty() {
+        let found = read(&files.tails);
+        let after = Files::list(disk)?;
+        tries -= 1;
+        if found.is_ok() || files == after || tries == 0 {
+            return found.map(Some);
+        }
+        files = after;
+    }
+    Ok(None)
+}
+
+/// A vote, for people.
+fn vote_text(vote: Vote) -> String {
+    match vote.node {
+        Some(node) => format!("a vote for node {node} in term {}", vote.term),
+        None => format!("no vote in term {}", vote.term),
+    }
+}
+
+/// Which records are not known to be committed, for people.
+fn uncommitted_text(found: &Found) -> String {
+    let (first, count) = (found.records.first.0, found.records.records.len() as u64);
+    match count {
+        0 => "no records behind the log".to_owned(),
+        _ => format!(
+            "records {first} to {}, which are not known to be committed",
+            first.saturating_add(count - 1)
+        ),
+    }
 }
 
 /// The end of a segment that is followed by the one with record `follows`. If it is earlier, a file

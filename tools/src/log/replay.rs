@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use heft::core::dataset::Dataset;
 use heft::core::job::{Job, Phase};
+use heft::core::members::Member;
 use heft::store::disk::Disk;
 use heft::store::format::{FileNo, StoreError};
-use heft::store::replay::{Files, Held, Loaded, UpTo};
+use heft::store::replay::{Files, Held, Loaded, Replay, UpTo};
 use heft::units::ByteSize;
 use serde_json::{Value, json};
 
+use super::event;
 use crate::exit::{Failure, warn, with_codes};
 use crate::time::iso;
 
@@ -114,6 +116,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tail.torn, loaded.replay.index
         ));
     }
+    let tail = match args.at {
+        Some(_) => Ok(None),
+        None => super::tail_steady(&disk, owner),
+    };
+    if let Ok(Some(found)) = &tail {
+        warn(format_args!(
+            "the tail is not in the state: it has {}, and {}",
+            super::vote_text(found.vote),
+            super::uncommitted_text(found)
+        ));
+    }
     let summary = Summary::new(&loaded);
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {
@@ -140,6 +153,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
+    // The state is what it is without the tail, so it is printed first.
+    tail.map_err(Failure::from)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -200,11 +215,15 @@ impl<'a> Summary<'a> {
             .collect();
         let dlq: Vec<Value> = state.dead().map(|job| json!(job.id().0)).collect();
         let (inputs, results) = (Sum::of(replay.inputs.values()), Sum::of(replay.results.values()));
-        json!({
+        let mut line = json!({
             "type": "state", "index": replay.index.0, "snapshot": self.loaded.snapshot, "at": iso(replay.latest),
             "jobs": self.all.json(), "queues": queues, "clients": clients, "dlq": dlq,
             "inputs": inputs.json(), "results": results.json(), "datasets": state.datasets().map(dataset_json).collect::<Vec<_>>(),
-        })
+        });
+        if let (Value::Object(line), Some(cluster)) = (&mut line, cluster_json(replay)) {
+            line.insert("cluster".to_owned(), cluster);
+        }
+        line
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
@@ -215,6 +234,16 @@ impl<'a> Summary<'a> {
             None => format!("{} records", self.loaded.records),
         };
         writeln!(out, "after record {} ({from}), {}", replay.index, iso(replay.latest))?;
+        if let Some(members) = &state.cluster().members {
+            let (term, level) = (replay.terms.last(), state.cluster().level);
+            writeln!(out, "cluster {}, term {term}, level {level}", members.cluster())?;
+            for member in members.incoming() {
+                writeln!(out, "{}", member_row(member, ""))?;
+            }
+            for member in members.outgoing().unwrap_or_default() {
+                writeln!(out, "{}", member_row(member, ", before the change that is on its way"))?;
+            }
+        }
         let columns = format!(
             "{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
             "announced", "queued", "leased", "gathering", "done", "dead"
@@ -297,6 +326,26 @@ impl std::fmt::Display for Sum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {} in the log, {} blobs", self.count, ByteSize(self.bytes), self.blobs)
     }
+}
+
+fn member_row(member: &Member, when: &str) -> String {
+    let role = event::role(member.role);
+    format!("node {:<6}{role:<9}{}{when}", member.node, printable(member.address()))
+}
+
+/// What the state knows of its cluster, if there is one.
+fn cluster_json(replay: &Replay) -> Option<Value> {
+    let cluster = replay.state.cluster();
+    let members = cluster.members.as_ref()?;
+    let office =
+        cluster.office.map(|office| json!({"leader": office.leader.0, "at": iso(office.at)}));
+    let mut line =
+        json!({"term": replay.terms.last().0, "level": cluster.level.0, "office": office});
+    let members = serde_json::to_value(event::Event::members(members)).ok()?;
+    if let (Value::Object(line), Value::Object(members)) = (&mut line, members) {
+        line.extend(members);
+    }
+    Some(line)
 }
 
 fn dataset_json(dataset: &Arc<Dataset>) -> Value {

@@ -12,9 +12,10 @@ use heft::store::format::{self, FileNo, Kind, NEW, Owner, Place, StoreError, ful
 use heft::store::log::{Segment, Tail};
 use heft::store::replay::{Files, Key, Loaded, Replay, UpTo, load};
 use heft::store::snapshot;
-use heft::units::ByteSize;
+use heft::store::tail::{self, read::FileFound};
+use heft::units::{ByteSize, Count};
 
-use super::super::end_before;
+use super::super::{end_before, uncommitted_text};
 use super::{Found, Problem};
 
 const SEGMENT_REMEDY: &str =
@@ -22,6 +23,10 @@ const SEGMENT_REMEDY: &str =
 const SNAPSHOT_REMEDY: &str = "nothing, if there is an older snapshot and all of the log behind \
                                it: a leader begins with those, and puts this one aside. Otherwise \
                                restore it from a backup";
+
+const TAIL_REMEDY: &str = "if other members are up, replace this one with `heft cluster replace`; \
+                           else restore the whole directory from a backup. A tail from a backup \
+                           alone would bring back votes of before";
 
 const PAYLOAD_REMEDY: &str = "restore the file from a backup; without it the job ends FAILED when \
                               it is assigned, or its result is unavailable: then submit it again";
@@ -56,6 +61,7 @@ pub(super) fn check(
             None
         }
     };
+    tails(disk, owner, files, loaded.as_ref(), &mut found);
     if let Some(loaded) = &loaded {
         need(&loaded.replay, &mut needed);
         all_are_there(disk, loaded, &mut found);
@@ -162,12 +168,52 @@ fn snapshots(
             let is_there = match pin.kind() {
                 Kind::Log => files.segments.contains(&pin.number()),
                 Kind::Snapshot => files.snapshots.contains(&pin.number()),
-                Kind::Metadata | Kind::Map => true,
+                Kind::Metadata | Kind::Map | Kind::Tail => true,
             };
             if !is_there {
                 let what = format!("it is missing, and {} needs payloads in it", file.path());
                 found.problem(Problem::new(full(disk, &pin.path()), None, what, SEGMENT_REMEDY));
             }
+        }
+    }
+}
+
+/// The tail of a member of a cluster: its votes and what is not committed.
+fn tails(disk: &dyn Disk, owner: Owner, files: &Files, loaded: Option<&Loaded>, found: &mut Found) {
+    let Some(Loaded { replay, .. }) = loaded else {
+        for number in &files.tails {
+            found.line(&tail::path(*number), "is not checked, as the log cannot be read");
+        }
+        return;
+    };
+    if files.tails.is_empty() {
+        if replay.state.cluster().members.is_some() {
+            let error = tail::read::missing(disk, owner, 1);
+            found.problem(Problem::of(&error, disk, &tail::path(1), TAIL_REMEDY));
+        }
+        return;
+    }
+    match tail::read::read(disk, owner, &files.tails, replay.index, &replay.terms) {
+        Ok(read) => {
+            for FileFound { number, at, torn, groups } in &read.files {
+                let torn = match torn {
+                    0 => String::new(),
+                    torn => format!(
+                        "; {torn} bytes from offset {at} on are not whole: being written, or \
+                         truncated by the next start"
+                    ),
+                };
+                let groups = Count(*groups, "group");
+                found.line(&tail::path(*number), format_args!("{groups} of the tail{torn}"));
+            }
+            let (vote, records) = (super::super::vote_text(read.vote), uncommitted_text(&read));
+            found.line("the tail", format_args!("{vote}, {records}"));
+        }
+        Err(error) => {
+            for number in &files.tails {
+                found.line(&tail::path(*number), "a file of the tail; see below");
+            }
+            found.problem(Problem::of(&error, disk, &tail::path(0), TAIL_REMEDY));
         }
     }
 }
@@ -179,6 +225,7 @@ fn others(disk: &dyn Disk, lens: &BTreeMap<String, u64>, found: &mut Found) {
         let what = match name.as_str() {
             "metadata" => continue,
             name if FileNo::from_name(name).is_some() => continue,
+            name if tail::number_in(name).is_some() => continue,
             name if name.ends_with(NEW) => "was not finished; the next leader removes it",
             name if name.ends_with(".bad") => "was put aside by a leader that could not read it",
             _ => "is not a file of the leader and is ignored",

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use heft::store::disk::{DataDir, Disk};
 use heft::store::format::{self, FileNo, Kind, Owner, StoreError, full};
 use heft::store::replay::{Files, Loaded};
+use heft::store::tail;
 
 use crate::exit::{DAMAGED, Failure, UNAVAILABLE, with_codes};
 
@@ -75,9 +76,14 @@ impl Problem {
                     unreadable: true,
                 };
             }
-            StoreError::Damage { file, offset, what, .. } => {
+            StoreError::Damage { file, offset, what, .. }
+            | StoreError::MemberDamage { file, offset, what, .. } => {
                 (file.clone(), Some(*offset), what.clone())
             }
+            StoreError::MissingTail { file, .. } => {
+                (file.clone(), None, "it is missing, and perhaps votes with it".to_owned())
+            }
+            StoreError::Member { file, .. } => (file.clone(), None, error.to_string()),
             StoreError::Marker { file, expected, found, .. } => {
                 let what = format!("it begins with {found:02X?} where {expected:02X?} is expected");
                 (file.clone(), Some(0), what)
@@ -255,5 +261,6 @@ fn steady_log(disk: &dyn Disk, owner: Owner) -> anyhow::Result<(Found, Option<Lo
 
 fn paths(files: &Files) -> impl Iterator<Item = String> {
     let segments = files.segments.iter().map(|first| FileNo::log(*first).path());
-    segments.chain(files.snapshots.iter().map(|index| FileNo::snapshot(*index).path()))
+    let snapshots = files.snapshots.iter().map(|index| FileNo::snapshot(*index).path());
+    segments.chain(snapshots).chain(files.tails.iter().map(|number| tail::path(*number)))
 }
