@@ -176,14 +176,21 @@ impl Raft {
     /// A tick has passed; a late one counts once. `entropy` need not be new each time.
     pub fn tick(&mut self, entropy: u64) {
         self.timeout.state ^= entropy;
-        // A lone voter leads as soon as it stands, and the engine wants its log on the disk then.
-        let alone = self.members.as_ref().is_some_and(|members| votes_alone(members, self.node));
-        let stands = self.engine.raft.state != StateRole::Leader;
-        if self.stopped.is_some() || (alone && stands && self.writes.is_writing()) {
+        if self.stopped.is_some() || !self.may_stand() {
             return;
         }
         self.engine.tick();
         self.settle();
+    }
+
+    /// Whether an election may begin here, if the time has come. A leader may always go on.
+    fn may_stand(&self) -> bool {
+        // A lone voter leads as soon as it stands, and the engine wants its log on the disk then. It
+        // also looks for records behind what is applied, which a snapshot may have taken away that
+        // is not on the disk yet.
+        let alone = self.members.as_ref().is_some_and(|members| votes_alone(members, self.node));
+        let waits = self.writes.is_installing() || (alone && self.writes.is_writing());
+        self.engine.raft.state == StateRole::Leader || !waits
     }
 
     /// A message came over the connection of `peer`.
@@ -198,6 +205,7 @@ impl Raft {
                 self.outputs.push_back(Output::Fetch { from: peer, offer: offer.clone() });
                 return Ok(());
             }
+            PeerMessage::TimeoutNow(_) if !self.may_stand() => return Ok(()),
             PeerMessage::Append(_)
             | PeerMessage::AppendResp(_)
             | PeerMessage::RequestVote(_)

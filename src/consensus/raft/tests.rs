@@ -426,6 +426,43 @@ fn a_log_that_does_not_fit_together_is_refused_at_the_start() {
 }
 
 #[test]
+fn a_node_does_not_stand_while_a_snapshot_is_on_its_way_to_the_disk() {
+    let mut one = One::new(3, 0);
+    let offer = InstallSnapshot {
+        from: 1,
+        to: 0,
+        term: 2,
+        transfer: Uuid::nil(),
+        index: 9,
+        index_term: 1,
+        bytes: 0,
+        blobs: 0,
+        members: MembersBytes(members_bytes(&members(0..3)).to_vec()),
+    };
+    one.hears(PeerMessage::Install(offer.clone())).unwrap();
+    assert!(matches!(one.said.pop(), Some(Output::Fetch { .. })));
+    one.raft.fetched(Node(1), &offer).unwrap();
+    let mut write = None;
+    while let Some(output) = one.raft.poll_output() {
+        if let Output::Write(one) = output {
+            write = Some(one);
+        }
+    }
+    let write = write.unwrap();
+    assert_eq!(write.snapshot.map(|snapshot| snapshot.index), Some(Index(9)));
+    one.said.clear();
+    one.ticks(100);
+    one.hears(PeerMessage::TimeoutNow(TimeoutNow { from: 1, to: 0, term: 2 })).unwrap();
+    assert_eq!(one.said, []);
+    one.raft.synced(write.number);
+    one.settle();
+    assert_eq!(one.raft.status().applied, Index(9));
+    one.said.clear();
+    one.ticks(20);
+    assert_eq!(one.raft.status().role, Role::PreCandidate);
+}
+
+#[test]
 fn of_two_changes_in_a_log_the_first_is_known_to_be_committed() {
     let now = members(0..3);
     let enter = Arc::new(now.enter(members(0..4).incoming().to_vec()).unwrap());

@@ -39,6 +39,11 @@ impl Writes {
         self.waiting.iter().any(|waiting| waiting.is_written)
     }
 
+    /// Whether a snapshot is on its way to the disk.
+    pub(super) fn is_installing(&self) -> bool {
+        self.waiting.iter().any(|waiting| waiting.snapshot.is_some())
+    }
+
     /// Whether what is said in this term can be relied on after a crash.
     pub(super) fn has_term(&self, term: Term) -> bool {
         self.synced_term >= term
