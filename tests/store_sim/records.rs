@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heft::core::Record;
+use heft::core::cluster::LEVEL_MAX;
 use heft::core::dataset::Dataset;
 use heft::core::event::{Inputs, Submission, WorkerClass};
-use heft::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, ResultId, WorkerId};
+use heft::core::ids::{Attempt, CacheId, ClientId, JobId, Micros, Node, ResultId, Term, WorkerId};
 use heft::core::job::{Ending, Job, Phase};
 use heft::core::payload::FileNames;
 use heft::core::record::AttemptEnd;
@@ -112,7 +113,8 @@ impl Proposals {
             | Record::Dlq { at, .. }
             | Record::Cancel { at, .. }
             | Record::Fail { at, .. }
-            | Record::Orphan { at, .. } => Some(*at),
+            | Record::Orphan { at, .. }
+            | Record::Office { at, .. } => Some(*at),
             Record::Assign { at, .. } | Record::Requeue { at, .. } => *at,
             Record::Dataset { dataset } | Record::Stage { dataset, .. } => Some(dataset.at),
             _ => None,
@@ -204,6 +206,13 @@ impl Proposals {
                 let version = self.state.dataset(&cache).unwrap().version;
                 Record::DatasetGone { cache, version }
             }
+            // With members a leader on its own would not start.
+            (99, _) => match random.below(4) {
+                0 => Record::Term { term: Term(self.state.cluster().term.0 + 2) },
+                1 => Record::Level { level: LEVEL_MAX },
+                2 => Record::Mark { id: Uuid::from_u128(u128::from(random.next())) },
+                _ => Record::Office { leader: Node(random.below(3) as u32), at },
+            },
             // One that was announced is taken.
             (60..68, Some(job)) if job.is_announced() => Record::Enqueue {
                 at,

@@ -374,3 +374,31 @@ fn several_writes_share_a_sync_and_the_last_number_is_told() {
     let salts = [0, 5, 7].map(|salt| Logged { term: 2, salt, bytes: 20 }.in_tail());
     assert_eq!(found.records.records, salts, "the third was replaced");
 }
+
+#[test]
+fn members_and_terms_come_back_from_a_snapshot_when_the_log_is_cut() {
+    let disk = SimDisk::new(6);
+    let mut opened = store::open_member(&disk.shared(), NODE, DIR, 200).unwrap();
+    assert!(is_safe(&write(&mut opened.journal, [vote(2, Some(2))])));
+    opened.journal.run([commit(1, members())], &|| 0);
+    opened.journal.run([commit(2, Record::Term { term: Term(2) })], &|| 0);
+    for index in 3..80 {
+        let record = Logged { term: 2, salt: index as u32, bytes: 20 }.record();
+        opened.journal.run([commit(index, record)], &|| 0);
+        if let Some(job) = opened.journal.snapshot_due() {
+            opened.journal.snapshot_made(job.make());
+            opened.journal.run([LogOp::Cut], &|| 0);
+        }
+    }
+    drop(opened);
+    let names = disk.tree();
+    assert!(!names.contains_key("consensus/log-0000000000000001"), "{:?}", names.keys());
+    disk.power_loss_of(0);
+    let opened = open(&disk).unwrap();
+    let begun = [(1, 1), (2, 2)].map(|(index, term)| (Index(index), Term(term)));
+    assert_eq!(opened.replay.terms.begun(), begun);
+    let cluster = opened.replay.state.cluster();
+    assert_eq!(cluster.term, Term(2));
+    let members = cluster.members.as_ref().unwrap();
+    assert_eq!(members.member(Node(2)).unwrap().address(), "a:5000");
+}
