@@ -47,6 +47,7 @@ pub mod answers;
 pub mod cli;
 #[doc(hidden)]
 pub mod conn;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod consensus;
 #[doc(hidden)]
