@@ -8,7 +8,7 @@ mod procs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use procs::{Leader, Proc, TempDir, Worker};
+use procs::{Leader, Proc, TempDir, Worker, eventually, heft};
 
 /// The program of an example. A run of all tests builds them beside the binary, one of `--test
 /// examples` alone does not.
@@ -57,6 +57,10 @@ fn a_large_file_goes_to_an_embedded_worker_and_its_progress_can_be_watched() {
 fn a_directory_is_put_on_a_worker_and_put_again() {
     let (leader, dir) = (Leader::start(&[]), TempDir::new());
     let _worker = Worker::start(leader.port, &[], &[]);
+    eventually("the worker is there", || {
+        let (code, said, _) = heft(&["workers", "ls", "-l", &leader.addr(), "-o", "json"]);
+        code == Some(0) && said.contains(r#""connected""#)
+    });
     std::fs::write(dir.join("model.bin"), vec![7; 300_000]).unwrap();
     let args = [&leader.addr(), "models-v2", dir.text()];
     for _ in 0..2 {
