@@ -1,6 +1,6 @@
-//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name, the
-//! rows that sources, tests and documents refer to are in `docs/spec.md`, and links lead somewhere.
-//! What the examples of README and guide do is in `tests/doc_examples.rs`.
+//! Keeps the documents true: what the code knows, `docs/protocol.md` and `docs/storage.md` name,
+//! the rows that sources, tests and documents refer to are in `docs/spec.md`, and links lead
+//! somewhere. What the examples of README and guide do is in `tests/doc_examples.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

@@ -1,10 +1,10 @@
 //! The consensus engine alone, in worlds of one to seven nodes over virtual time, seeded.
 //!
-//! Links lose, delay, repeat and reorder messages, and are cut, one way, too. Nodes pause, lose power
-//! with what their disks have not synced, and start again. Members come, are promoted, demoted,
-//! replaced and removed; logs are compacted, and those who lag get snapshots; the office is handed
-//! over. Every message goes through the frames that carry it. Every fourth world begins with the log
-//! of a leader without a cluster.
+//! Links lose, delay, repeat and reorder messages, and are cut, one way, too. Nodes pause, lose
+//! power with what their disks have not synced, and start again. Members come, are promoted,
+//! demoted, replaced and removed; logs are compacted, and those who lag get snapshots; the office
+//! is handed over. Every message goes through the frames that carry it. Every fourth world begins
+//! with the log of a leader without a cluster.
 //!
 //! What must hold is checked with every step; once the faults stop, all members have to agree soon.
 //! A failure prints its seed: `HEFT_RAFT_SEED=n scripts/test raft_sim` replays it. With the feature

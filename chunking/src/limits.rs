@@ -92,8 +92,9 @@ pub const APPEND_BYTES_MAX: usize = 1024 * 1024;
 /// The most records in one AppendEntries: small ones, with their heads, fit a frame.
 pub const APPEND_ENTRIES_MAX: usize = 64 * 1024;
 
-/// The most bytes of a record that nodes of a cluster send each other.
-pub const RECORD_BYTES_MAX: u32 = 64 * 1024 * 1024;
+/// The most bytes of a record that nodes of a cluster send each other: with its head it fits a
+/// group of the tail, and of the log.
+pub const RECORD_BYTES_MAX: u32 = 32 * 1024 * 1024 - 4096;
 
 /// The most bytes of a record in one RecordPiece.
 pub const RECORD_PIECE_BYTES_MAX: usize = 1024 * 1024;

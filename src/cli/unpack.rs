@@ -1,9 +1,9 @@
-//! Unpacks a job's archive beneath a directory, at any size. The archive comes from a worker and may
-//! be hostile: every entry is judged before the first byte is written and those that are not safe
-//! are skipped, names stay beneath the directory, links are never made or followed, nothing that is
-//! there is replaced unless that was asked for, and what it unpacks to is known and has room before
-//! anything is written. An entry that lies about its size is stopped. Of an unpacking that fails,
-//! nothing stays that was not there before.
+//! Unpacks a job's archive beneath a directory, at any size. The archive comes from a worker and
+//! may be hostile: every entry is judged before the first byte is written and those that are not
+//! safe are skipped, names stay beneath the directory, links are never made or followed, nothing
+//! that is there is replaced unless that was asked for, and what it unpacks to is known and has
+//! room before anything is written. An entry that lies about its size is stopped. Of an unpacking
+//! that fails, nothing stays that was not there before.
 //!
 //! Blocking; `files.rs` calls it on a thread of its own.
 

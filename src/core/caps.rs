@@ -50,16 +50,16 @@ impl Caps {
 
     /// A client names its cap.
     pub fn insert(&mut self, client: &ClientId, cap: u32, has_jobs: bool) {
-        self.get_busy(client);
+        self.mark_busy(client);
         self.last += 1;
         self.by_client.insert(client.clone(), Named { cap, place: self.last });
         if !has_jobs {
-            self.get_idle(client);
+            self.mark_idle(client);
         }
     }
 
     /// A client has a job.
-    pub fn get_busy(&mut self, client: &ClientId) {
+    pub fn mark_busy(&mut self, client: &ClientId) {
         let named = self.by_client.get(client);
         if named.and_then(|named| self.idle.remove(&named.place)).is_some() {
             self.idle_bytes -= client.0.len();
@@ -67,7 +67,7 @@ impl Caps {
     }
 
     /// All jobs of a client have ended.
-    pub fn get_idle(&mut self, client: &ClientId) {
+    pub fn mark_idle(&mut self, client: &ClientId) {
         let Some((client, named)) = self.by_client.get_key_value(client) else { return };
         if self.idle.insert(named.place, client.clone()).is_none() {
             self.idle_bytes += client.0.len();
@@ -131,11 +131,11 @@ mod tests {
         assert_eq!((caps.get(&busy), caps.iter().count()), (Some(1), CAPS_MAX + 1));
         assert_eq!(caps.iter().next(), Some((&busy, 1)));
         // Nobody was named longer ago.
-        caps.get_idle(&busy);
-        caps.get_idle(&"never named".into());
+        caps.mark_idle(&busy);
+        caps.mark_idle(&"never named".into());
         assert_eq!((caps.get(&busy), caps.iter().count()), (None, CAPS_MAX));
         let oldest = CAPS_MAX.to_string().as_str().into();
-        caps.get_busy(&oldest);
+        caps.mark_busy(&oldest);
         caps.insert(&busy, 1, false);
         caps.insert(&"another".into(), 1, false);
         assert_eq!((caps.get(&oldest), caps.get(&busy)), (Some(2), Some(1)));

@@ -89,8 +89,8 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// The terms that began with these records, the oldest first. `None` if they are too many, none,
-    /// or not in order.
+    /// The terms that began with these records, the oldest first. `None` if they are too many,
+    /// none, or not in order.
     pub fn restore(begun: Vec<(Index, Term)>) -> Option<Self> {
         let is_first = |(index, term): &(Index, Term)| index.0 > 0 && term.0 > 0;
         let is_in_order =

@@ -471,7 +471,7 @@ impl State {
             Some(count) => *count += 1,
             None => {
                 self.open.insert(client.clone(), 1);
-                self.caps.get_busy(client);
+                self.caps.mark_busy(client);
             }
         }
     }
@@ -492,7 +492,7 @@ impl State {
         if *count == 0 {
             self.open.remove(client);
             give_back(&mut self.open);
-            self.caps.get_idle(client);
+            self.caps.mark_idle(client);
         }
     }
 

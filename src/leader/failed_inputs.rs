@@ -2,9 +2,9 @@
 //! failed job has them, it can run again without another upload.
 //!
 //! Inputs of failed jobs make room after orphaned packs and before results. They go as soon as the
-//! disk is nearly full, before anything is refused, and count toward no limit that new jobs, uploads
-//! or datasets meet. [`Retained`] decides from the sizes reported to it, and sees
-//! nothing else of the leader.
+//! disk is nearly full, before anything is refused, and count toward no limit that new jobs,
+//! uploads or datasets meet. [`Retained`] decides from the sizes reported to it, and sees nothing
+//! else of the leader.
 
 use std::collections::{BTreeMap, HashMap};
 

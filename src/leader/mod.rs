@@ -19,7 +19,8 @@
 //! | `retention` | which result is removed first to make room | `retention.rs` |
 //! | `datasets` | which worker holds which dataset | `datasets_wiring.rs` |
 //! | `large_frames`, `staging` | how classic peers' payloads are converted | `classic_wiring.rs` |
-//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `job_lists.rs`, `orphans.rs` |
+//! | `questions` | which questions are open | `ask.rs`, `explain.rs`, `job_lists.rs`, `orphans.rs`
+//! |
 //! | `follows` | who follows the output of which job | `following.rs` |
 
 mod acks;

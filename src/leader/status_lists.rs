@@ -164,8 +164,8 @@ impl Leader {
     }
 }
 
-/// The rows behind an id, in the order of their ids, and the id of the last one if more follow.
-/// Ids are cut as answers cut them: otherwise the id that comes back would not be the one that left.
+/// The rows behind an id, in the order of their ids, and the id of the last one if more follow. Ids
+/// are cut as answers cut them: otherwise the id that comes back would not be the one that left.
 fn page_of<T>(
     all: impl Iterator<Item = (String, T)>,
     after: Option<&str>,

@@ -206,8 +206,8 @@ impl StoreError {
         StoreError::Io { doing, file: full(disk, path), error, hint }
     }
 
-    /// The same error, for a member of a cluster: it is replaced, as a backup would bring back votes
-    /// of before.
+    /// The same error, for a member of a cluster: it is replaced, as a backup would bring back
+    /// votes of before.
     #[must_use]
     pub fn of_member(self, node: i32) -> Self {
         let StoreError::Damage { file, offset, what, root } = self else { return self };

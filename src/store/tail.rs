@@ -11,6 +11,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use chunking::limits::RECORD_BYTES_MAX;
 
 use super::codec::{put_bool, put_len, put_u32, put_u64};
 use super::disk::{Disk, DiskFile, How, is_full};
@@ -40,8 +41,11 @@ const RECORD_HEAD_BYTES: usize = 8 + 4;
 /// somebody, to whom.
 const VOTE_BYTES_MAX: usize = 1 + 8 + 1 + 4;
 
-/// The longest record that fits.
-pub const RECORD_BYTES_MAX: usize = GROUP_BYTES_MAX - RECORD_HEAD_BYTES - VOTE_BYTES_MAX;
+/// The longest record that fits, with what the codec puts before it.
+pub const TAIL_RECORD_BYTES_MAX: usize = GROUP_BYTES_MAX - RECORD_HEAD_BYTES - VOTE_BYTES_MAX;
+
+// What another node may send, and a leader may propose, can be written.
+const _: () = assert!(RECORD_BYTES_MAX as usize + 1024 <= TAIL_RECORD_BYTES_MAX);
 
 /// The term that a node is in, and whom it voted for in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +109,8 @@ pub fn number_in(name: &str) -> Option<u64> {
 #[derive(Debug)]
 struct Older {
     number: u64,
-    /// The highest record in it, even if a later file replaces that: what lies between may be behind
-    /// it.
+    /// The highest record in it, even if a later file replaces that: what lies between may be
+    /// behind it.
     last: u64,
     bytes: u64,
 }
@@ -240,10 +244,11 @@ impl Writer {
         if *first <= committed {
             return refused(format!("record {first} is to be replaced, and it is committed"));
         }
-        if let Some(long) = records.iter().find(|record| record.bytes.len() > RECORD_BYTES_MAX) {
+        if let Some(long) = records.iter().find(|record| record.bytes.len() > TAIL_RECORD_BYTES_MAX)
+        {
             let bytes = long.bytes.len();
             return refused(format!(
-                "a record of {bytes} bytes does not fit the tail, which takes {RECORD_BYTES_MAX} \
+                "a record of {bytes} bytes does not fit the tail, which takes {TAIL_RECORD_BYTES_MAX} \
                  at the most"
             ));
         }

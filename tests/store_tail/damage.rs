@@ -9,7 +9,7 @@ use heft::core::members::{Member, Members, Role};
 use heft::store::disk::How;
 use heft::store::journal::{Journal, LogDone, LogOp};
 use heft::store::tail::read::Found;
-use heft::store::tail::{RECORD_BYTES_MAX, TailRecord, TailRecords, TailWrite, Vote};
+use heft::store::tail::{TAIL_RECORD_BYTES_MAX, TailRecord, TailRecords, TailWrite, Vote};
 use heft::store::{self, Opened};
 use uuid::Uuid;
 
@@ -305,7 +305,7 @@ fn what_would_undo_a_vote_or_a_committed_record_stops_the_node() {
     assert!(why.contains("cannot be written in term 3"), "{why}");
     let why = refused(vec![records(6, 0, [9])]);
     assert!(why.contains("cannot be written in term 3"), "{why}");
-    let bytes = vec![0; RECORD_BYTES_MAX + 1].into();
+    let bytes = vec![0; TAIL_RECORD_BYTES_MAX + 1].into();
     let long = TailRecords { first: Index(6), records: vec![TailRecord { term: Term(3), bytes }] };
     let why = refused(vec![TailWrite { vote: None, records: Some(long) }]);
     assert!(why.contains("does not fit the tail"), "{why}");

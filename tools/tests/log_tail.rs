@@ -1,5 +1,5 @@
-//! `heft-tools log` over the directory of a member of a cluster: its members, its votes, and records
-//! that are not committed.
+//! `heft-tools log` over the directory of a member of a cluster: its members, its votes, and
+//! records that are not committed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;

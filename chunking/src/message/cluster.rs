@@ -432,7 +432,7 @@ impl<'a> RecordPiece<'a> {
         let offset: u32 = reader.field("offset")?;
         let bad = |field, value: u64, expected| Err(reader.bad_value(field, value, expected));
         if total > RECORD_BYTES_MAX {
-            return bad("total", total.into(), "a record has at most 67108864 bytes");
+            return bad("total", total.into(), "a record has at most 33550336 bytes");
         }
         let len = reader.len();
         if len == 0 || len > RECORD_PIECE_BYTES_MAX {

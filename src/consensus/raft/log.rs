@@ -153,8 +153,8 @@ impl Storage for Log {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> Result<EngineSnapshot> {
-        // A node takes no snapshot of members that it is not one of, and one that was added since is
-        // not in there.
+        // A node takes no snapshot of members that it is not one of, and one that was added since
+        // is not in there.
         let usable = |offer: &&Snapshot| {
             offer.index.0 >= request_index.max(self.base.0)
                 && node(to).is_some_and(|to| offer.members.member(to).is_some())

@@ -1,8 +1,8 @@
 //! Consensus of several nodes: the engine `raft` (raft-rs), and the rules by which it is driven.
 //! These files alone name the engine; all others see [`Raft`], what it is told and its [`Output`]s.
 //!
-//! There is no I/O, clock or chance in here. The caller tells it of time, messages and what its disk
-//! has synced and its state has applied. After each call it takes the outputs with
+//! There is no I/O, clock or chance in here. The caller tells it of time, messages and what its
+//! disk has synced and its state has applied. After each call it takes the outputs with
 //! [`Raft::poll_output`] and carries them out, in their order, before the next call.
 //!
 //! All records that are not compacted are in memory.
@@ -185,9 +185,9 @@ impl Raft {
 
     /// Whether an election may begin here, if the time has come. A leader may always go on.
     fn may_stand(&self) -> bool {
-        // A lone voter leads as soon as it stands, and the engine wants its log on the disk then. It
-        // also looks for records behind what is applied, which a snapshot may have taken away that
-        // is not on the disk yet.
+        // A lone voter leads as soon as it stands, and the engine wants its log on the disk then.
+        // It also looks for records behind what is applied, which a snapshot may have taken away
+        // that is not on the disk yet.
         let alone = self.members.as_ref().is_some_and(|members| votes_alone(members, self.node));
         let waits = self.writes.is_installing() || (alone && self.writes.is_writing());
         self.engine.raft.state == StateRole::Leader || !waits
@@ -367,8 +367,8 @@ impl Raft {
         Ok(())
     }
 
-    /// A snapshot of what is applied here is on the disk. Records before `keep` are dropped, and followers that need them
-    /// get the snapshot.
+    /// A snapshot of what is applied here is on the disk. Records before `keep` are dropped, and
+    /// followers that need them get the snapshot.
     pub fn compact(&mut self, snapshot: Snapshot, keep: Index) {
         let applied = self.engine.raft.raft_log.applied;
         let log = self.engine.mut_store();

@@ -1,5 +1,5 @@
-//! What goes into the engine at a start and comes out of it, in our own terms; and how a step of the
-//! engine becomes outputs.
+//! What goes into the engine at a start and comes out of it, in our own terms; and how a step of
+//! the engine becomes outputs.
 
 use std::sync::Arc;
 

@@ -81,8 +81,8 @@ fn load_steady(disk: &dyn Disk, owner: Owner, up_to: UpTo) -> Result<Loaded, Sto
     load(disk, owner, up_to)
 }
 
-/// What the tail of a member of a cluster says, if there is one. A leader may go on with the log and
-/// remove files of the tail while they are read: then all is read again.
+/// What the tail of a member of a cluster says, if there is one. A leader may go on with the log
+/// and remove files of the tail while they are read: then all is read again.
 fn tail_steady(disk: &dyn Disk, owner: Owner) -> Result<Option<Found>, StoreError> {
     let read = |numbers: &[u64]| {
         let Loaded { replay, .. } = load(disk, owner, UpTo::End)?;
